@@ -1,8 +1,11 @@
-"""The time of a call in C, C++ and Python, and the size of the generated C interface."""
+"""The time of a call in C, C++, Rust and Python, and the size of the interfaces of C and Rust."""
 
 from __future__ import annotations
 
 import json
+import os
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -18,6 +21,7 @@ from mlxgen.render.format import STYLE
 from .measure import Options, Result, alternate, duration, run_command
 
 ROOT = Path(__file__).resolve().parents[1]
+MODULES = ("operators", "special", "nn", "examples")  # of the crate, with operators
 
 
 def measure(options: Options) -> Iterator[Result]:
@@ -25,7 +29,12 @@ def measure(options: Options) -> Iterator[Result]:
     options.progress("time calls")
     rounds = 20 if options.quick else 100
     with tempfile.TemporaryDirectory() as folder:
-        times = {**_compiled(Path(folder) / "calls", rounds), "Python": _python(rounds)}
+        times = _compiled(Path(folder) / "calls", rounds)
+        if shutil.which("cargo"):
+            times["Rust"], build = _rust(Path(folder) / "app", rounds)
+            name = "CPU time of building mlxops's crate, without debug information"
+            yield Result("languages", name, f"{build:.1f} s", data={"seconds": build})
+        times["Python"] = _python(rounds)
         for name, seconds in times.items():
             ratio = seconds / times["C++"]
             yield Result(
@@ -56,6 +65,35 @@ def _compiled(program: Path, rounds: int) -> dict[str, float]:
     return {"C++": statistics.median(cpp), "C": statistics.median(c)}
 
 
+MANIFEST = """
+[package]
+name = "app"
+version = "0.1.0"
+edition = "2024"
+[dependencies]
+mlxops = {{ path = "{crate}" }}
+"""
+
+
+def _rust(app: Path, rounds: int) -> tuple[float, float]:
+    """Return the seconds per call in Rust, and the CPU seconds of the crate's release build."""
+    package = Path(str(mlxops.__file__)).parent
+    (app / "src").mkdir(parents=True)
+    (app / "Cargo.toml").write_text(MANIFEST.format(crate=package / "rust"))
+    shutil.copy(ROOT / "benchmarks" / "languages.rs", app / "src" / "main.rs")
+    flags = f"-Clink-arg=-Wl,-rpath,{package / 'lib'}"
+    places = {"MLXOPS_DIR": str(package), "CARGO_TARGET_DIR": str(app), "RUSTFLAGS": flags}
+    command = ["cargo", "build", "--offline", "--quiet", "--release"]
+    used = []
+    for more in (["--package=mlxops"], []):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([*command, *more], cwd=app, env={**os.environ, **places}, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    lines = run_command([str(app / "release" / "app"), str(rounds), "1000"]).splitlines()
+    return statistics.median(map(float, lines)), used[0]
+
+
 def _python(rounds: int) -> float:
     """Return the seconds per call in Python."""
     x, y = mx.array(1.0), mx.array(2.0)
@@ -66,9 +104,9 @@ def _python(rounds: int) -> float:
 
 
 def _lines(folder: Path) -> Iterator[Result]:
-    """Yield the lines per operator of the C header, with documentation, and of the C functions."""
+    """Yield the lines per operator: C's header and functions, Rust's declarations and crate."""
     command = [sys.executable, "-m", "mlxgen", "generate", "--project", str(ROOT)]
-    run_command([*command, "--language", "c", "--output", str(folder)])
+    run_command([*command, "--language", "rust", "--output", str(folder)])
     ops = json.loads((folder / "python" / "ops.json").read_text("utf-8"))
     public = sum("internal" not in op["tags"] for op in ops)
     header, sources = folder / "include" / "mlxops_c.h", sorted(folder.glob("c/functions_*.cpp"))
@@ -76,11 +114,21 @@ def _lines(folder: Path) -> Iterator[Result]:
     subprocess.run([tool, f"--style={STYLE}", "-i", header, *sources], check=True)
     declared = header.read_text("utf-8").partition("/* Operators */")[2]
     defined = "".join(path.read_text("utf-8").partition("\nint ")[2] for path in sources)
-    for name, text in (("header, with documentation", declared), ("functions", defined)):
+    crate = folder / "rust" / "mlxops" / "src"
+    ffi = (crate / "ffi.rs").read_text("utf-8").partition("// The operators.\n")[2]
+    modules = "".join((crate / f"{name}.rs").read_text("utf-8") for name in MODULES)
+    code = "\n".join(line for line in modules.splitlines() if not line.lstrip().startswith("//"))
+    for name, text in {
+        "C header, with documentation,": declared,
+        "C functions": defined,
+        "Rust declarations": ffi,
+        "Rust functions and types": code,
+        "Rust functions and types, with documentation and examples,": modules,
+    }.items():
         lines = len(text.splitlines())
         yield Result(
             "languages",
-            f"lines of the C {name} per operator",
+            f"lines of the {name} per operator",
             f"{lines / public:.1f} ({lines} for {public} operators)",
             data={"lines": lines, "operators": public},
         )

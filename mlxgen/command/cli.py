@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from ..diagnostics import Diagnostics, sections
-from ..read.settings import LANGUAGES
+from ..read.settings import LANGUAGES, with_required
 
 if TYPE_CHECKING:
     from ..model.op import Op
@@ -239,7 +239,7 @@ def generate(
     from .write import Changes
 
     settings = settings_of(diags, project, file)
-    every = tuple(dict.fromkeys((*settings.languages, *languages)))
+    every = with_required((*settings.languages, *languages))
     settings = settings._replace(mlx=mlx or settings.mlx, languages=every)
     result = generator.generate(
         settings, output, diags, include=select, exclude=exclude, check=dry_run
@@ -275,7 +275,8 @@ def _count(operators: int) -> str:
 def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
     """Print the generated code of an operator and its overloads, without building.
 
-    PART is one of header, source, binding, stub, doc, metal, json, c. Default: header and source.
+    PART is one of header, source, binding, stub, doc, metal, json, c, rust. Default: header and
+    source.
     """
     from ..render import files
 

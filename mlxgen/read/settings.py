@@ -16,6 +16,7 @@ import keyword
 import os
 import re
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ TESTS = ("tests",)  # folders or files that `mlxgen metal-test` runs
 LISTS = {"tests": "paths", "mlx": "releases", "uses": "packages", "languages": "languages"}
 KEYS = ("name", "namespace", *PATHS, *LISTS)
 
-LANGUAGES = ("c",)  # other than Python and C++, that can call the operators
+LANGUAGES = ("c", "rust")  # other than Python and C++, that can call the operators
 
 OLDEST_MLX = "0.31.0"  # generated code does not compile with older ones
 
@@ -167,7 +168,7 @@ def _resolve(
         releases=releases,
         uses=tuple(uses),
         dependencies=_required(project.get("dependencies", [])),
-        languages=tuple(languages),
+        languages=with_required(languages),
         called=(),
         **paths,
     )
@@ -184,6 +185,12 @@ def _resolve(
         message = f"the package's folder must have the name '{name}', as specified by 'name'"
         reader.error("MG707", message, "python")
     return None if reader.failed else settings
+
+
+def with_required(languages: Iterable[str]) -> tuple[str, ...]:
+    """Return the languages and those that their interfaces need, in the order of LANGUAGES."""
+    wanted = set(languages)
+    return tuple(name for name in LANGUAGES if name in wanted or (name == "c" and wanted))
 
 
 def _is_package(name: str) -> bool:

@@ -70,15 +70,22 @@ def cpp_comment(text: str) -> str:
     text = text.strip().replace("*/", "* /").replace("/*", "/ *")
     if len(text) <= 73 and text.isprintable():
         return f"/** {text} */"
-    lines: list[str] = []
-    for line in _joined(text.splitlines()):
-        indent = "  " * line.startswith("- ")
-        wrapped = textwrap.wrap(line, 77, subsequent_indent=indent, break_long_words=False)
-        lines += wrapped or [""]
+    lines = wrapped(text, 77)
     if len(lines) == 1 and len(lines[0]) <= 73:
         return f"/** {lines[0]} */"
     body = "\n".join(f" * {line}".rstrip() for line in lines)
     return f"/**\n{body}\n */"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return documentation as lines: paragraphs wrapped, code and lists line by line."""
+    lines: list[str] = []
+    for line in _joined(text.splitlines()):
+        indent = "  " * line.startswith("- ")
+        lines += textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False) or [
+            ""
+        ]
+    return lines
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:

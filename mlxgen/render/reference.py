@@ -82,8 +82,10 @@ def _shape(op: Op, name: str) -> str:
 class Reference:
     """An operator as the template of the reference needs it."""
 
-    def __init__(self, op: Op, function: CFunction, languages: Container[str]) -> None:
-        self.op, self.entry = op, op.entry
+    def __init__(
+        self, op: Op, function: CFunction, languages: Container[str], rust: str = ""
+    ) -> None:
+        self.op, self.entry, self.rust = op, op.entry, rust
         self.view, self.function, self.wanted = View(op), function, languages
         self.arguments, self.results = arguments(op), results(op)
         self.grads, self.inplace = op.derivatives.grads, inplace(op)
@@ -104,7 +106,7 @@ class Reference:
         found = [("cpp", _laid_out(f"{self.view.result} {self.function.cpp}", self.view.declared))]
         if "c" in self.wanted:
             found.append(("c", _laid_out(f"int {self.function.name}", self.function.declared)))
-        return found
+        return [*found, *[("rust", self.rust)] * bool(self.rust)]
 
     @property
     def summary(self) -> str:

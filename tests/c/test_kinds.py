@@ -1,4 +1,4 @@
-"""Every kind of argument and result in C, in a package that is built as by ``pip install``.
+"""Every kind of argument and result in C and Rust, in a package built as by ``pip install``.
 
 Each operator returns numbers that depend on all its arguments. Python, whose conversions have tests
 of their own, is the reference.
@@ -10,7 +10,7 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -28,10 +28,13 @@ from c.calls import (
     Program,
     compile_c,
     error_bytes,
+    folder_of,
     functions,
     require_same,
     run,
 )
+from rust.calls import Program as RustProgram
+from rust.crate import cargo, needs_cargo, passed
 
 PYPROJECT = """
 [build-system]
@@ -43,7 +46,7 @@ version = "1.0"
 [tool.mlxgen]
 name = "kinds"
 namespace = "all::kinds"
-languages = ["c"]
+languages = ["rust"]
 """
 YAML = r"""
 - name: numbers
@@ -78,6 +81,7 @@ YAML = r"""
 - name: axes
   signature: "axes(x: array, axis: axes = None, shape: shape = (2, -1)) -> array"
   composite: sum(x, axis=axis, keepdims=True).reshape(shape)
+  samples: {shape: [1, 1]}
 - name: typed
   signature: "typed(x: array, dtype: Dtype = float32, maybe: Dtype | None = None) -> array"
   composite: x.astype(dtype) if maybe is None else x.astype(dtype).astype(maybe)
@@ -98,6 +102,7 @@ YAML = r"""
 - name: late
   signature: "late(x: array) -> array"
   composite: linalg.inv(x)
+  samples: {x: {values: [[2, 0], [0, 4]]}}
 - name: none
   signature: "none(n: int = 3) -> array"
   composite: arange(n)
@@ -396,3 +401,34 @@ def test_threads(kinds: ModuleType, tmp_path: Path) -> None:
         (HERE / "threads.c").read_text(), tmp_path, kinds, "gcc", "-std=c99", "-pthread"
     )
     assert subprocess.check_output([program], text=True) == "0\n"
+
+
+def in_rust(op: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Return whether Rust's types allow the values: known choices, and lists of a fixed size."""
+    types = {arg["name"]: arg["resolved"] for arg in op["args"]}
+    given = {name: (types[name], value) for name, value in values.items() if value is not None}
+    return all(
+        ("choices" not in type or value in type["choices"])
+        and (type.get("length", 1) == 1 or len(value) == type["length"])
+        for type, value in given.values()
+    )
+
+
+@needs_cargo
+def test_calls_in_rust(kinds: ModuleType, tmp_path: Path) -> None:
+    """The crate makes the same calls, and its examples run."""
+    program = RustProgram("kinds")
+    for name, given in CALLS:
+        call = call_of(kinds, name, given)
+        if in_rust(call.op, call.values):
+            program.add(call)
+    assert len(program.calls) == len(CALLS) - 3
+    crate = tmp_path / "kinds"
+    shutil.copytree(folder_of(kinds) / "rust", crate)
+    (crate / "tests").mkdir()
+    (crate / "tests" / "calls.rs").write_text(program.source(), encoding="utf-8")
+    (tmp_path / "given").write_bytes(b"".join(program.arrays))
+    places = {"CALLS_GIVEN": str(tmp_path / "given"), "CALLS_WRITTEN": str(tmp_path / "written")}
+    done = cargo(crate, "test", KINDS_DIR=str(folder_of(kinds)), **places)
+    assert passed(done) == [1, len(operators(kinds)) + 1]
+    require_same(program, (tmp_path / "written").read_bytes())

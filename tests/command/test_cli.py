@@ -102,6 +102,7 @@ def test_file_outside_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (["show", "f"], "mx::array f("),
         (["diff", "mine.yaml"], "0 changes"),
         (["show", "f", "c"], "int ops_f("),
+        (["show", "f", "rust"], "pub fn f("),
         (["generate", "-o", "out"], "out: 1 operator, "),
         (["generate", "-o", "out", "--language", "c"], "files written, 0 removed, "),
         (["generate", "-o", "out", "--language", "c"], "out: up to date"),

@@ -222,10 +222,12 @@ def test_languages_that_are_none(load: Load, value: str, code: str, message: str
     assert (item.code, item.message, item.span.line) == (code, message, 4)
 
 
-def test_languages(load: Load) -> None:
-    found, _ = load('[project]\nname = "tiny"\n[tool.mlxgen]\nlanguages = ["c", "c"]\n')
-    assert found is not None
-    assert found.languages == ("c",)
+@pytest.mark.parametrize(
+    ("listed", "languages"), [('"c", "c"', ("c",)), ('"rust"', ("c", "rust")), ("", None)]
+)
+def test_languages(load: Load, listed: str, languages: tuple[str, ...] | None) -> None:
+    found, _ = load(f'[project]\nname = "tiny"\n[tool.mlxgen]\nlanguages = [{listed}]\n')
+    assert (found and found.languages) == languages
 
 
 def test_all_mistakes_in_one_run(load: Load) -> None:

@@ -8,7 +8,8 @@ difference::
     UPDATE_GOLDEN=1 pytest tests/render/test_golden.py
     git diff tests/render/golden
 
-Metal kernels are omitted, because they are embedded unchanged.
+Metal kernels, and files of the Rust crate without names, are omitted, because they are copied
+unchanged.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from mlxgen.diagnostics import Diagnostics
 from mlxgen.read.keys import json_schema
 from mlxgen.read.settings import LANGUAGES, Settings
 from mlxgen.read.settings import load as load_settings
+from mlxgen.render.files import TEMPLATES
 from mlxgen.render.format import STYLE
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +51,8 @@ def output(settings: Settings, include: tuple[str, ...], folder: Path) -> dict[s
     cpp = [path for path in found if path.suffix in (".cpp", ".h")]
     tool = Path(sys.executable).with_name("clang-format")
     subprocess.run([tool, f"--style={STYLE}", "-i", *cpp], check=True)
+    fixed = {path.name for path in (TEMPLATES / "rust").iterdir() if path.suffix != ".j2"}
+    found = [path for path in found if path.name not in fixed]
     texts = {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in found}
     ops = json.loads(texts.pop("python/ops.json"))
     cmake = texts.pop("sources.cmake")

@@ -23,6 +23,7 @@ CONTENTS = {
         "docs/train",
         "docs/cpp",
         "docs/c",
+        "docs/rust",
         "docs/pytensor",
         "docs/aten-import",
         "docs/exported",

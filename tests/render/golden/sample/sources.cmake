@@ -107,6 +107,21 @@ set(MLXGEN_PYTHON_FILES
     "python/_ext/nn/activations/__init__.pyi"
     "python/nn/activations/__init__.py"
 )
+set(MLXGEN_RUST_FILES
+    "rust/ops/src/array.rs"
+    "rust/ops/src/error.rs"
+    "rust/ops/src/number.rs"
+    "rust/ops/src/pass.rs"
+    "rust/ops/rustfmt.toml"
+    "rust/ops/src/stream.rs"
+    "rust/ops/Cargo.toml"
+    "rust/ops/build.rs"
+    "rust/ops/src/ffi.rs"
+    "rust/ops/src/lib.rs"
+    "rust/ops/src/operators.rs"
+    "rust/ops/src/nn.rs"
+    "rust/ops/src/nn/activations.rs"
+)
 set(MLXGEN_DEPENDS
     "<project>/mlx_ops.yaml"
     "<project>/csrc/functions.cpp"
