@@ -71,6 +71,8 @@ VARIABLES = {
     "value": "n",
     "value@dtype": "x",
     "category": "x.dtype",
+    "key": "y",
+    "nested": "lists",
 }
 OPTIONALS = {
     **VARIABLES,

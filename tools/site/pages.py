@@ -24,6 +24,7 @@ CONTENTS = {
         "docs/cpp",
         "docs/pytensor",
         "docs/aten-import",
+        "docs/import-mlx",
         "docs/exported",
         "examples/port_torch_model",
         "docs/editor",
