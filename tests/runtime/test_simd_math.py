@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     source.write_text(SOURCE, encoding="utf-8")
     flags = "-std=c++20 -O3 -fPIC -fno-sanitize=all -ffp-contract=fast -fno-math-errno"
     caches = dict.fromkeys(("ZIG_LOCAL_CACHE_DIR", "ZIG_GLOBAL_CACHE_DIR"), str(folder))
+    # A named system has its headers in the package. For the native one, zig asks the installed
+    # compiler for the headers of the C library, which can fail.
+    machine = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    system = "macos" if sys.platform == "darwin" else "linux-gnu"
+    flags += f" -target {machine}-{system} -mcpu=native"
     command = [sys.executable, "-m", "ziglang", "c++", *flags.split(), f"-I{INCLUDE}"]
     env = {**os.environ, **caches}
     subprocess.run([*command, "-c", str(source), "-o", str(made)], check=True, env=env)
