@@ -263,7 +263,7 @@ def bind(params: Sequence[PythonParam], args: Args) -> dict[str, Value]:
         if name in bound:
             raise wrong("given_twice", value.at, name=name)
         bound[name] = value
-    needed = [p.name for p in params if p.default is None and p.kind != "*"]
+    needed = [p.name for p in params if p.default is None]
     if missing := [f"'{name}'" for name in needed if name not in bound]:
         raise wrong("missing", args.node, names=", ".join(missing))
     for param in params:
@@ -284,7 +284,7 @@ def usage(params: Sequence[PythonParam], name: str, method: bool, typed: bool = 
             words.append("*")
         word = f"{'*' * (param.kind == '*')}{param.name}{f': {param.annotation}' * typed}"
         equals = " = " if typed else "="
-        words.append(word if param.default is None else f"{word}{equals}{param.default}")
+        words.append(word if param.default is None or param.kind == "*" else f"{word}{equals}{param.default}")
     return f"{'.' * method}{name}({', '.join(words)})"
 
 

@@ -524,5 +524,6 @@ def kinds_of(value: Value) -> frozenset[str]:
 def entry_param(arg: Arg) -> PythonParam:
     """Convert an entry's argument to a parameter of a Python function."""
     default = arg.default.python if arg.default is not None else None
+    default = "()" if arg.type.variadic else default  # any number of arrays, also none
     kind = "k" if arg.kw_only else "/" if arg.pos_only else "*" if arg.type.variadic else ""
     return PythonParam(arg.name, kind, arg.type.python, default)
