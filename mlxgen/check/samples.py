@@ -164,7 +164,13 @@ def check_overload(context: Context, samples: Mapping[int, Sample]) -> None:
         given = {arg.name: _kind(arg.type, sample.get(arg.name)) for arg in context.signature.args}
         passed = [a for a in context.signature.args if a.type.is_array or a.name in sample]
         places = {arg.name for arg in context.signature.args[: context.signature.by_position]}
-        first = [frozenset({given[arg.name]}) for arg in passed if arg.name in places]
+        first = [
+            frozenset({given[arg.name]})
+            for arg in passed
+            if arg.name in places
+            # The generated checks pass two arrays by default.
+            for _ in (sample.get(arg.name, (1, 2)) if arg.type.variadic else (1,))
+        ]
         named = {a.name: frozenset({given[a.name]}) for a in passed if a.name not in places}
         other = chosen(signatures, first, named)
         if other in (context.name, None) or not context.ok:  # other errors come first

@@ -284,7 +284,8 @@ def usage(params: Sequence[PythonParam], name: str, method: bool, typed: bool = 
             words.append("*")
         word = f"{'*' * (param.kind == '*')}{param.name}{f': {param.annotation}' * typed}"
         equals = " = " if typed else "="
-        words.append(word if param.default is None or param.kind == "*" else f"{word}{equals}{param.default}")
+        optional = param.default is not None and param.kind != "*"
+        words.append(f"{word}{equals}{param.default}" if optional else word)
     return f"{'.' * method}{name}({', '.join(words)})"
 
 
