@@ -50,8 +50,10 @@ metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal
 	@$(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-check;) status=$$?; \
 	  $(BIN)/mlxgen metal-test $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS),--jobs 0) || status=1; exit $$status
 
-aten: .venv/.aten ## Build mlx_aten (aten/), and run its tests (PYTEST_ARGS)
+# With torch, in .venv or in another environment (TORCH=its python), the samples are also recorded again.
+aten: .venv/.aten ## Build mlx_aten (aten/), and run its tests (PYTEST_ARGS; TORCH=python: compare with it)
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),aten/tests $(PARALLEL))
+	@$(if $(PYTEST_ARGS),,$(BIN)/python aten/tools/live.py $(if $(TORCH),--torch $(TORCH)))
 
 .venv/.aten: .venv/.built $(ATEN_SOURCES)
 	@echo 'Building mlx_aten'

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 from rich.console import Console
@@ -51,7 +52,7 @@ def main() -> int:
     with suppress(KeyboardInterrupt), progress.status("") as status:
         only = frozenset(filter(None, args.only.split(",")))
         options = Options(args.quick, progress=lambda what: status.update(what), only=only)
-        for group in args.groups or TITLES:
+        for group in _selected(args.groups):
             module = importlib.import_module(f"{__package__}.{group}")
             for result in module.measure(options):
                 results.append(result)
@@ -69,6 +70,12 @@ def main() -> int:
     if args.write:
         update_page(results, machine())
     return 0
+
+
+def _selected(groups: Sequence[str]) -> list[str]:
+    """Return the groups to run: all, or those named with their parts: `aten_models` of `aten`."""
+    parts = [name for group in groups for name in TITLES if f"{name}_".startswith(f"{group}_")]
+    return list(dict.fromkeys(parts)) or list(TITLES)
 
 
 if __name__ == "__main__":

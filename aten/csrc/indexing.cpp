@@ -185,6 +185,9 @@ mx::array gather_along(
     return mx::broadcast_to(x, index.shape(), s);
   }
   auto axis = axis_of(x, dim);
+  if (index.size() == 0) { // of any shape, as in torch
+    return mx::zeros(index.shape(), x.dtype(), s);
+  }
   if (index.ndim() == 0) {
     return mx::reshape(mx::take(x, index, axis, s), {}, s);
   }

@@ -2,6 +2,9 @@
 
 #include "linalg.h"
 
+#include <algorithm>
+#include <functional>
+#include <limits>
 #include <stdexcept>
 
 namespace mlx_aten::functions {
@@ -31,11 +34,48 @@ mx::array product_of(
     throw std::invalid_argument(
         "[chain_matmul] At least one matrix is needed.");
   }
-  auto out = matrices[0];
-  for (size_t i = 1; i < matrices.size(); ++i) {
-    out = product(out, matrices[i], s);
+  int count = matrices.size();
+  for (int i = 0; i < count; ++i) {
+    bool end = i == 0 || i == count - 1;
+    if (matrices[i].ndim() != 2 && !(end && matrices[i].ndim() == 1)) {
+      throw std::invalid_argument(
+          "[chain_matmul] The factors must be matrices; the first and the last may be vectors.");
+    }
   }
-  return out;
+  // The rows of each matrix, and the columns of the last one.
+  std::vector<double> sizes;
+  for (int i = 0; i < count; ++i) {
+    bool row = i == 0 && matrices[i].ndim() == 1 && count > 1;
+    sizes.push_back(row ? 1 : matrices[i].shape(0));
+  }
+  sizes.push_back(
+      matrices[count - 1].ndim() == 1 ? 1 : matrices[count - 1].shape(1));
+  // The fewest multiplications of the factors first to last, and where the last
+  // product splits them.
+  std::vector<std::vector<double>> least(count, std::vector<double>(count));
+  std::vector<std::vector<int>> split(count, std::vector<int>(count));
+  for (int length = 1; length < count; ++length) {
+    for (int first = 0; first + length < count; ++first) {
+      int last = first + length;
+      least[first][last] = std::numeric_limits<double>::infinity();
+      for (int middle = first; middle < last; ++middle) {
+        double cost = least[first][middle] + least[middle + 1][last] +
+            sizes[first] * sizes[middle + 1] * sizes[last + 1];
+        if (cost < least[first][last]) {
+          least[first][last] = cost;
+          split[first][last] = middle;
+        }
+      }
+    }
+  }
+  std::function<mx::array(int, int)> multiplied = [&](int first, int last) {
+    if (first == last) {
+      return matrices[first];
+    }
+    int middle = split[first][last];
+    return product(multiplied(first, middle), multiplied(middle + 1, last), s);
+  };
+  return multiplied(0, count - 1);
 }
 
 mx::array power_of(const mx::array& A, int n, mx::StreamOrDevice s) {
@@ -43,11 +83,11 @@ mx::array power_of(const mx::array& A, int n, mx::StreamOrDevice s) {
   bool first = true;
   for (auto square = A; n > 0; n >>= 1) {
     if (n & 1) {
-      out = first ? square : mx::matmul(out, square, s);
+      out = first ? square : product(out, square, s);
       first = false;
     }
     if (n > 1) {
-      square = mx::matmul(square, square, s);
+      square = product(square, square, s);
     }
   }
   return out;
@@ -80,6 +120,60 @@ mx::array reflections(
     out = mx::subtract(out, mx::multiply(scale, change, s), s);
   }
   return out;
+}
+
+std::vector<mx::array> reflections_of(
+    const mx::array& A,
+    mx::StreamOrDevice s) {
+  int m = A.shape(-2), n = A.shape(-1), count = std::min(m, n);
+  auto batch = A.shape();
+  batch.resize(A.ndim() - 2);
+  auto lengths = batch;
+  lengths.push_back(count);
+  if (A.size() == 0) {
+    return {A, mx::zeros(lengths, A.dtype(), s)};
+  }
+  auto out = A;
+  auto rows = mx::expand_dims(mx::arange(m, s), -1, s);
+  auto columns = mx::arange(n, s);
+  auto zero = mx::array(0, A.dtype()), one = mx::array(1, A.dtype());
+  std::vector<mx::array> factors;
+  for (int i = 0; i < count; ++i) {
+    auto at = mx::array(i);
+    auto column = mx::expand_dims(mx::take(out, at, -1, s), -1, s);
+    auto first = mx::expand_dims(mx::take(column, at, -2, s), -2, s);
+    auto below = mx::where(mx::greater(rows, at, s), column, zero, s);
+    auto rest = mx::sum(mx::square(below, s), -2, true, s);
+    // Nothing is to be reflected where all elements below are 0.
+    auto flat = mx::equal(rest, zero, s);
+    auto norm = mx::sqrt(mx::add(rest, mx::square(first, s), s), s);
+    auto beta =
+        mx::where(mx::less(first, zero, s), norm, mx::negative(norm, s), s);
+    auto head = mx::where(flat, one, mx::subtract(first, beta, s), s);
+    auto tau = mx::where(
+        flat,
+        zero,
+        mx::divide(mx::negative(head, s), mx::where(flat, one, beta, s), s),
+        s);
+    auto v =
+        mx::where(mx::equal(rows, at, s), one, mx::divide(below, head, s), s);
+    auto change = mx::multiply(
+        mx::multiply(tau, v, s),
+        mx::matmul(mx::swapaxes(v, -1, -2, s), out, s),
+        s);
+    // Columns to the left keep the reflections that are stored in them.
+    auto reflected = mx::where(
+        mx::greater(columns, at, s), mx::subtract(out, change, s), out, s);
+    auto stored = mx::where(
+        mx::greater(rows, at, s),
+        v,
+        mx::where(
+            mx::equal(rows, at, s), mx::where(flat, first, beta, s), column, s),
+        s);
+    out = mx::where(mx::equal(columns, at, s), stored, reflected, s);
+    factors.push_back(mx::squeeze(tau, {-2, -1}, s));
+  }
+  return {out, mx::stack(factors, -1, s)};
 }
 
 mx::array permutation_of(const mx::array& pivots, int n, mx::StreamOrDevice s) {

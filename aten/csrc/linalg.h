@@ -11,7 +11,8 @@ namespace mlx_aten::functions {
 
 namespace mx = mlx::core;
 
-/** The product of matrices; the first and the last may be vectors. */
+/** The product of matrices with the fewest multiplications; the first and the
+ * last may be vectors. */
 mx::array product_of(
     const std::vector<mx::array>& matrices,
     mx::StreamOrDevice s = {});
@@ -31,6 +32,12 @@ mx::array reflections(
     const mx::array& x,
     bool left,
     bool reverse,
+    mx::StreamOrDevice s = {});
+
+/** A QR decomposition: R, and below its diagonal the vectors of the reflections
+ * whose product is Q; and their factors tau, as LAPACK's geqrf. */
+std::vector<mx::array> reflections_of(
+    const mx::array& A,
     mx::StreamOrDevice s = {});
 
 /** The permutation matrix of LAPACK's pivots, which count from 1. */

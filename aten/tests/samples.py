@@ -8,13 +8,15 @@ NumPy lacks, is stored as uint16.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-SAMPLES = Path(__file__).parent / "samples"
+#: the recorded samples, or others: `make aten` records the same ones again
+SAMPLES = Path(os.environ.get("ATEN_SAMPLES") or Path(__file__).parent / "samples")
 
 
 @dataclass(frozen=True)

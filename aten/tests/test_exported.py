@@ -32,10 +32,13 @@ REWRITES = {
     "convnext": {"layer_norm": 10},
     "gpt2": {"attention": 2, "layer_norm": 5, "cross_entropy": 1},
     "gru": {"cross_entropy": 1, "gru": 1},
-    "llama": {"attention": 2, "rms_norm": 10, "swiglu": 2, "cross_entropy": 1},
+    "layers": {},
+    "llama": {"attention": 2, "rms_norm": 5, "swiglu": 2, "cross_entropy": 1},
     "lstm": {"cross_entropy": 1, "lstm": 1},
+    "mixtral": {"attention": 1, "rms_norm": 3, "swiglu": 1},
     "mlp": {"layer_norm": 1, "cross_entropy": 1},
     "mlp_core": {"layer_norm": 1},
+    "parts": {"attention": 1, "rms_norm": 1},
     "resnet": {},
     "resnet_train": {},
     "resnet_train_core": {},
@@ -44,8 +47,8 @@ REWRITES = {
 }
 
 
-# On the CPU, MLX calls the C++ compiler for each kernel: all gradients would take minutes.
-COMPILED_GRADIENTS = {"gru", "llama", "mlp", "resnet_train", "vit"}
+# On the CPU, MLX calls the C++ compiler for each kernel, which takes long. True: gradients, too.
+COMPILED = {"gru": True, "llama": False, "mlp": True, "parts": False, "resnet_train": False}
 
 
 def leaves(tree: Any) -> list[Any]:
@@ -100,22 +103,27 @@ def assert_close(got: mx.array, expected: mx.array, tolerance: float) -> None:
     assert not difference.size or float(difference.max()) <= tolerance * size
 
 
-@pytest.fixture(params=PROGRAMS)
-def recorded(request: pytest.FixtureRequest) -> Recorded:
-    return Recorded(request.param)
-
-
-@pytest.mark.parametrize(
-    "rewrites, compiled",
-    [(False, False), (True, False), (True, True)],
-    ids=["operators", "fused", "compiled"],
-)
-def test_results_and_gradients_are_torchs(
-    recorded: Recorded, rewrites: bool, compiled: bool
-) -> None:
-    model = from_exported(FOLDER / f"{recorded.name}.pt2", rewrites=rewrites)
+@pytest.mark.parametrize("rewrites", [False, True], ids=["operators", "fused"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_and_gradients_are_torchs(name: str, rewrites: bool) -> None:
+    model = compare(Recorded(name), rewrites)
     done = {rule: len(nodes) for rule, nodes in model.rewrites.items()}
-    assert done == (REWRITES[recorded.name] if rewrites else {})
+    assert done == (REWRITES[name] if rewrites else {})
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_programs(name: str) -> None:
+    compare(Recorded(name), compiled=True, compile_gradients=COMPILED[name])
+
+
+def compare(
+    recorded: Recorded,
+    rewrites: bool = True,
+    compiled: bool = False,
+    compile_gradients: bool = False,
+) -> Any:
+    """Return the model of a program whose results and gradients are torch's."""
+    model = from_exported(FOLDER / f"{recorded.name}.pt2", rewrites=rewrites)
 
     def run(parameters: Any, buffers: Any, arguments: Any) -> Any:
         everything = utils.tree_merge(buffers, parameters, lambda _, trained: trained)
@@ -130,8 +138,8 @@ def test_results_and_gradients_are_torchs(
     compute, differentiate = run, mx.value_and_grad(loss)
     if compiled:
         compute = mx.compile(compute)
-        if recorded.name in COMPILED_GRADIENTS:
-            differentiate = mx.compile(differentiate)
+    if compile_gradients:
+        differentiate = mx.compile(differentiate)
     given = (model.trainable_parameters(), model.parameters(), recorded.arguments(model))
     results, changes = compute(*given)
     value, gradients = differentiate(*given)
@@ -146,6 +154,7 @@ def test_results_and_gradients_are_torchs(
     for path, wanted in recorded.named("new.").items():
         assert_close(new.pop(path), wanted, 1e-4)
     assert not new
+    return model
 
 
 def test_the_structure_of_arguments_and_results() -> None:
@@ -226,6 +235,14 @@ def test_the_tree_of_parameters(tmp_path: Path) -> None:
     assert mx.array_equal(again.fc.weight, model.fc.weight)
 
 
+def test_parameters_that_torch_does_not_train_are_frozen() -> None:
+    model = from_exported(FOLDER / "layers.pt2")
+    trained = dict(utils.tree_flatten(model.trainable_parameters()))
+    assert "frozen" not in trained and "cell.weight_hh" in trained
+    model.unfreeze()
+    assert "frozen" in dict(utils.tree_flatten(model.trainable_parameters()))
+
+
 def test_tied_parameters_are_one() -> None:
     model = from_exported(FOLDER / "gpt2.pt2")
     assert model.tied == {"lm_head.weight": "transformer.wte.weight"}
@@ -260,6 +277,19 @@ def test_chosen_rewrites() -> None:
     assert set(model.rewrites) == {"rms_norm"}
     with pytest.raises(ValueError, match="unknown rewrite 'rmsnorm', expected: attention, "):
         from_exported(FOLDER / "llama.pt2", rewrites=["rmsnorm"])
+    assert set(from_exported(FOLDER / "llama.pt2", rewrites="swiglu").rewrites) == {"swiglu"}
+    with pytest.raises(TypeError, match="rewrites must be a bool or names, not NoneType"):
+        from_exported(FOLDER / "llama.pt2", rewrites=None)
+
+
+def test_wrong_parameters() -> None:
+    model = from_exported(FOLDER / "mlp.pt2")
+    args, _ = Recorded("mlp").arguments(model)
+    for given in ({"classes": {"weight": mx.zeros((3, 3))}}, {"classes": {"weight": 3}}):
+        with pytest.raises(ValueError, match=r"'classes.weight' must be an array of shape \(5, 32"):
+            model.functional(given, *args)
+    with pytest.raises(TypeError, match=r"parameters must be a tree such as .*, not list"):
+        model.functional([], *args)
 
 
 def test_missing_operators_are_named_with_their_places() -> None:
@@ -274,6 +304,26 @@ def test_missing_operators_are_named_with_their_places() -> None:
         from_exported(FOLDER / "mlp.pt2", find=lambda name, overload: sum, rewrites=False)(
             *Recorded("mlp").arguments(from_exported(FOLDER / "mlp.pt2"))[0]
         )
+
+
+def test_results_whose_shapes_depend_on_values_are_missing(tmp_path: Path) -> None:
+    """An index of bools is named before anything runs."""
+
+    def index_by_mask(described: Any) -> None:
+        graph = described["graph_module"]["graph"]
+        (node,) = (n for n in graph["nodes"] if n["target"].endswith("aten.where.Scalar"))
+        (mask,) = (i for i in node["inputs"] if i["name"] == "condition")
+        (x,) = (i for i in graph["inputs"] if i["as_tensor"]["name"] == "x")
+        indices = {"as_optional_tensors": [mask["arg"]]}
+        node["target"] = "torch.ops.aten.index.Tensor"
+        node["inputs"] = [
+            {"name": "self", "arg": x, "kind": 1},
+            {"name": "indices", "arg": indices, "kind": 1},
+        ]
+
+    path = edited(tmp_path / "mask.pt2", {MODEL: index_by_mask}, source="parts")
+    with pytest.raises(ExportError, match=r"aten.index.Tensor with an index of bools, once in"):
+        from_exported(path)
 
 
 def test_a_program_of_torch_itself() -> None:

@@ -1,4 +1,4 @@
-"""Calls by hand, for the overloads that no sample of OpInfo reaches."""
+"""Calls by hand: for overloads that no sample of OpInfo reaches, and for the edges of domains."""
 
 from __future__ import annotations
 
@@ -214,5 +214,100 @@ def by_hand() -> dict[str, list[tuple[Any, ...]]]:
         "split_copy.Tensor": [(image, 2, none), (image, 3, 2, none), (image, 4, -1, none)],
         "thnn_conv2d": conv2d,
         "where": [(where, none), (torch.tensor([0.0, 1.0, 2.0]), none)],
-        "where.Scalar": [(where, 1.5, 2.5, none), (where, 1, 2, none)],
+        "where.Scalar": [
+            (where, 1.5, 2.5, none),
+            (where, 1, 2, none),
+            (where, 1, 2.5, none),
+            (where, True, False, none),
+        ],
+    }
+
+
+def at_edges() -> dict[str, list[tuple[Any, ...]]]:
+    """Return calls that OpInfo lacks: NaN, infinities, empty arrays, other dtypes, rounding."""
+    none: dict[str, Any] = {}
+    inf, nan = float("inf"), float("nan")
+    special = torch.tensor([nan, inf, -inf, 0.0, -0.0, 1.5, -2.5, 1e30])
+    x, square = values(2, 3), values(3, 3)
+    halves = torch.tensor([1.0, nan, 3.0, 2.0, nan, 0.5, 7.0], dtype=torch.float16)
+    bytes_ = torch.tensor([0, 1, 2, 200, 255], dtype=torch.uint8)
+    integers = torch.tensor([-7, -1, 0, 3, 2**31 - 1], dtype=torch.int32)
+    large = torch.tensor([2**53 + 1, -(2**53) - 1, 2**40 + 3])
+    tenths = torch.tensor([6.0, 1.0, -1.0, 0.3, 7.0, -7.0])
+    empty = torch.zeros(0, 3)
+    places = torch.tensor([[2, 0, 1]])
+    rounding = [{"rounding_mode": mode} for mode in ("floor", "trunc")]
+    divisions = [
+        *((tenths, 0.1, mode) for mode in rounding),
+        *((special, torch.tensor([[3.0], [inf], [-inf]]), mode) for mode in rounding),
+        *((large, torch.tensor([3, -2, 5]), mode) for mode in rounding),
+        *((integers, torch.tensor([3], dtype=torch.int32), mode) for mode in rounding),
+    ]
+    shifts = [(integers, torch.tensor([n], dtype=torch.int32), none) for n in (-1, 0, 31, 32, 40)]
+    shifts += [(bytes_, torch.tensor([n], dtype=torch.uint8), none) for n in (1, 7, 8, 200)]
+    bounds = torch.tensor([0.0, nan, -1.0, 1.0, 2.0, 1.5, nan, 0.0])
+    return {
+        "_chunk_cat": [([values(5, 2), values(3, 4)], 0, 4, none)],
+        "_slow_conv2d_forward": [
+            (values(0, 3, 7, 6), values(4, 3, 3, 2), [3, 2], values(4), [1, 1], [0, 0], none)
+        ],
+        "add.Tensor": [(bytes_, bytes_, {"alpha": 3}), (bytes_, bytes_, {"alpha": -3})],
+        "arange": [(5.0, none), (3.1, {"dtype": torch.int64})],
+        "arange.start_step": [
+            (-1.0, 1.0, 0.001, none),
+            (0.0, -8.000001, -4.0, {"dtype": torch.int64}),
+            (0, 10, 3, {"dtype": torch.float16}),
+        ],
+        "argmax": [(torch.zeros(3, 0, 2), 0, none), (torch.zeros(3, 0, 2), 2, True, none)],
+        "bitwise_left_shift.Tensor": shifts,
+        "bitwise_right_shift.Tensor": shifts,
+        "clamp": [(special, -1.0, 2, none), (special, nan, none)],
+        "clamp.Tensor": [(special, bounds, bounds + 1, none)],
+        "clamp_max.Tensor": [(special, bounds, none)],
+        "clamp_min.Tensor": [(special, bounds, none)],
+        "cummax": [(halves, 0, none), (halves.float(), 0, none)],
+        "cummin": [(halves, 0, none), (halves.float(), 0, none)],
+        "diag": [(empty, none), (empty, 1, none), (torch.zeros(0), 2, none)],
+        "div.Tensor_mode": divisions,
+        "floor_divide": [(a, torch.as_tensor(b), none) for a, b, _ in divisions],
+        "fmod.Tensor": [(a, torch.as_tensor(b), none) for a, b, _ in divisions],
+        "frexp.Tensor": [(torch.tensor([0.0, -0.0, inf, 1e-40, 3e38, -0.75, 1.0]), none)],
+        "full": [([2, 3], 7, none), ([2], True, none), ([2], 2.5, none), ([], -1, none)],
+        "gather": [(values(4), 0, torch.zeros(2, 0, dtype=torch.int64), none)],
+        "histc": [(torch.arange(12.0), 11, none), (empty, 4, none), (values(3) * 0, 4, none)],
+        "histogram.bin_ct": [
+            (torch.arange(12.0), 11, none),
+            (empty, 3, none),
+            (torch.ones(4), 3, none),
+            (x, 4, {"range": [-1.0, 1.5], "weight": values(2, 3).abs(), "density": True}),
+        ],
+        "histogram.bins_tensor": [
+            (torch.arange(5.0), torch.tensor([0.0, 1.0, 3.5, 4.0]), none),
+            (special, torch.tensor([-1.0, 0.0, 2.0]), {"weight": special.nan_to_num() / 1e30}),
+        ],
+        "huber_loss": [(x * 1e30, x, 1, 2.0, none)],
+        "index_add": [(bytes_, 0, torch.tensor([1, 1]), bytes_[:2], {"alpha": -2})],
+        "index_select": [(x, 1, torch.tensor(2), none), (x, -1, torch.tensor([0, 0]), none)],
+        "kron": [(x, torch.zeros(0, 2), none), (torch.zeros(2, 0, 1), x, none)],
+        "linalg_cond": [(torch.zeros(2, 0, 0), none)],
+        "linspace": [
+            (0, 7, 50, {"dtype": torch.int64}),
+            (4.3, -3, 50, {"dtype": torch.int32}),
+            (-1, 1, 101, {"dtype": torch.bfloat16}),
+            (2, 5, 1, none),
+        ],
+        "logit": [(torch.tensor([-0.1, 0.0, 0.3, 1.0, 1.2]), eps, none) for eps in (None, 0.1)],
+        "logsumexp": [(empty, [0], none), (empty, [0], True, none), (empty, [1], none)],
+        "multi_margin_loss": [(values(3), torch.tensor([2]), 1, 1.0, None, 0, none)],
+        "nonzero_static": [
+            (torch.tensor([[0.0, nan], [2.0, 0.0]]), {"size": 4, "fill_value": -7}),
+            (torch.tensor(3.0), {"size": 2}),
+            (empty, {"size": 2}),
+        ],
+        "range": [(-1.5, 2, none), (0, 5, {"dtype": torch.int64})],
+        "smooth_l1_loss": [(x * 1e30, x, 1, 2.0, none)],
+        "special_shifted_chebyshev_polynomial_t": [(bytes_[:3], torch.tensor(4), none)],
+        "sub.Tensor": [(bytes_, bytes_, {"alpha": -3}), (integers, integers, {"alpha": -2})],
+        "take": [(torch.zeros(0), torch.zeros(0, 2, dtype=torch.int64), none)],
+        "take_along_dim": [(square, places, 1, none)],
     }

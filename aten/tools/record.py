@@ -1,12 +1,17 @@
 """Records torch's results and gradients for the samples of tests/: run with torch's Python.
 
     python aten/tools/record.py [NAME ...]
+    python aten/tools/record.py --wide --seed 7 --into build/wide [NAME ...]
 
 The calls come from OpInfo, torch's own database of operators and sample inputs. Each sample is
 run under a mode that sees the calls of ATen: once in inference mode, where composite operators
 stay whole, and once with gradients, where they are decomposed and the backward operators are
 called. What is called with an overload of allowlist.txt is recorded, and called.py has calls for
 the names that no sample reaches. The same torch writes the same bytes.
+
+The second command records, into another folder, far more calls than the tests can keep: OpInfo's
+samples of all dtypes and its reference samples, with other random numbers.
+``aten/tests/live.py`` compares with them.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import time
 import warnings
 import zipfile
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +35,7 @@ import numpy as np
 import torch
 import torchgen
 import yaml
-from calls import REFERENCES, SAME, by_hand
+from calls import REFERENCES, SAME, at_edges, by_hand
 from torch.testing._internal.common_device_type import toleranceOverride
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import DecorateInfo
@@ -51,13 +56,10 @@ OTHERS = (
     torch.bool,
     torch.complex64,
 )
-FEW = 4
-#: most elements of one call, and most calls and elements of one overload
-LARGEST, CALLS, ELEMENTS = 20_000, 400, 60_000
-#: most calls of an overload that samples of other operators reach
-REACHED = 24
-#: operators with fewer samples get some of OpInfo's reference samples, up to a number of elements
-SCARCE, SMALL = 8, 400
+#: most elements of one call
+LARGEST = 20_000
+#: the largest of OpInfo's reference samples that are recorded
+SMALL = 400
 #: OpInfos that do not concern dense arrays on one device
 UNRELATED = ("sparse.", "jiterator_", "masked.")
 #: results that are free up to a phase, per overload: "columns" and "rows" are compared by
@@ -74,6 +76,27 @@ GAUGES: dict[str, list[str | None]] = {
 COMPLEX = ("_fft_c2c", "_fft_c2r")
 #: results without a defined value
 UNDEFINED = ("empty",)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most calls that are recorded, and the seed of OpInfo's random numbers."""
+
+    seed: int = 0
+    #: samples of each dtype but the main one
+    few: int = 4
+    #: most calls and elements of one overload
+    calls: int = 400
+    elements: int = 60_000
+    #: most calls of an overload that samples of other operators reach
+    reached: int = 24
+    #: operators with fewer samples than ``scarce`` get as many of OpInfo's reference samples
+    scarce: int = 8
+    references: int = 8
+
+
+KEPT = Limits()
+WIDE = Limits(few=150, calls=2500, elements=10**9, reached=60, scarce=10**9, references=150)
 
 
 def schema_names() -> dict[str, Any]:
@@ -122,6 +145,7 @@ class Harvest:
     """The calls of all overloads, without duplicates."""
 
     operators: dict[str, Any]
+    limits: Limits = KEPT
     calls: dict[str, list[Call]] = field(default_factory=dict)
     seen: set[bytes] = field(default_factory=set)
     reached: dict[tuple[str, torch.dtype], int] = field(default_factory=dict)
@@ -138,7 +162,8 @@ class Harvest:
         if any(t.layout != torch.strided or t.dtype not in STORED for t in tensors):
             return
         own = call.own
-        limit = REACHED if dtype == torch.float32 else FEW
+        limits = self.limits
+        limit = limits.reached if dtype == torch.float32 else limits.few
         if not own and self.reached.get((name, dtype), 0) >= limit:
             return
         key = hashlib.sha256(name.encode())
@@ -228,11 +253,11 @@ def tolerance(info: Any, dtype: torch.dtype) -> tuple[float, float] | None:
     return (max(r for r, _ in found), max(a for _, a in found)) if found else None
 
 
-def seed() -> None:
+def seed(number: int = 0) -> None:
     """Make what follows reproducible."""
-    torch.manual_seed(0)
-    random.seed(0)
-    np.random.seed(0)
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number)
 
 
 def spread(values: list[Any], count: int) -> list[Any]:
@@ -242,11 +267,13 @@ def spread(values: list[Any], count: int) -> list[Any]:
     return [values[i * len(values) // count] for i in range(count)]
 
 
-def harvest(operators: dict[str, Any]) -> Harvest:
-    """Return the calls that OpInfo's samples make."""
-    result = Harvest(operators)
+def harvest(operators: dict[str, Any], limits: Limits, only: set[str]) -> Harvest:
+    """Return the calls that OpInfo's samples make; of some names, if only these are wanted."""
+    result = Harvest(operators, limits)
     for info in op_db:
         if info.name.startswith(UNRELATED):
+            continue
+        if only and limits != KEPT and not related(info) & only:
             continue
         dtypes = info.supported_dtypes("cpu")
         main = next(
@@ -256,24 +283,27 @@ def harvest(operators: dict[str, Any]) -> Harvest:
         if main is None:
             continue
         for dtype in (main, *(d for d in OTHERS if d in dtypes and d != main)):
-            seed()
+            seed(limits.seed)
             differentiable = dtype == torch.float32 and info.supports_autograd
             try:
                 samples = list(
                     itertools.islice(
-                        info.sample_inputs("cpu", dtype, requires_grad=differentiable), 3000
+                        info.sample_inputs(
+                            "cpu", dtype, requires_grad=differentiable, set_seed=not limits.seed
+                        ),
+                        3000,
                     )
                 )
             except Exception as error:
                 print(f"{info.full_name} {dtype}: no samples: {error}", file=sys.stderr)
                 continue
-            if dtype == main and len(samples) < SCARCE:
+            if dtype == main and len(samples) < limits.scarce:
                 try:
-                    samples += references(info, dtype)
+                    samples += references(info, dtype, limits.references)
                 except Exception as error:
                     print(f"{info.full_name} {dtype}: no references: {error}", file=sys.stderr)
             indexed = list(enumerate(samples))
-            for index, sample in indexed if dtype == main else spread(indexed, FEW):
+            for index, sample in indexed if dtype == main else spread(indexed, limits.few):
                 if sum(tensor.numel() for tensor in tensors(sample)) > LARGEST:
                     continue
                 run(Recorder(result, info, index, dtype), sample, differentiable)
@@ -286,15 +316,16 @@ def tensors(sample: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def references(info: Any, dtype: torch.dtype) -> list[Any]:
+def references(info: Any, dtype: torch.dtype, count: int) -> list[Any]:
     """Return a few small samples of OpInfo's longer list: no axes, empty, other layouts."""
     found = []
     for sample in itertools.islice(info.reference_inputs("cpu", dtype), 2000):
         given = [tensor.detach() for tensor in tensors(sample)]
         small = sum(tensor.numel() for tensor in given) <= SMALL
-        if small and all(t.numel() == 0 or bool((t.abs() < 100).all()) for t in given):
+        numbers = [t for t in given if t.numel() and t.dtype != torch.bool]
+        if small and all(bool((t.abs() < 100).all()) for t in numbers):
             found.append(sample)
-    return spread(found, SCARCE)
+    return spread(found, count)
 
 
 def run(recorder: Recorder, sample: Any, differentiable: bool) -> None:
@@ -618,7 +649,7 @@ def supplement(collected: Harvest) -> None:
         for source in sources:
             found = [retyped(call, operator) for call in collected.calls.get(source, [])]
             calls = [call for call in found if call is not None]
-            collected.calls.setdefault(full, []).extend(spread(calls, 2 * REACHED))
+            collected.calls.setdefault(full, []).extend(spread(calls, 2 * KEPT.reached))
 
 
 def weight(call: Call) -> int:
@@ -627,27 +658,37 @@ def weight(call: Call) -> int:
     return 8 + sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
-def thinned(calls: list[Call]) -> list[Call]:
+def thinned(calls: list[Call], limits: Limits) -> list[Call]:
     """Return as many of the calls, evenly spread, as the file may have."""
-    count = min(len(calls), CALLS)
-    while count > 8 and sum(weight(call) for call in spread(calls, count)) > ELEMENTS:
+    count = min(len(calls), limits.calls)
+    while count > 8 and sum(weight(call) for call in spread(calls, count)) > limits.elements:
         count = count * 9 // 10
     return spread(calls, count)
 
 
 def main() -> None:
     """Record the samples of all names, or of some."""
+    operators = schema_names()
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", help="the names to record again; all by default")
-    only = set(parser.parse_args().names)
+    parser.add_argument("--into", type=Path, default=SAMPLES, help="the folder of the files")
+    parser.add_argument("--wide", action="store_true", help="far more calls; needs --into")
+    parser.add_argument("--seed", type=int, default=0, help="other random numbers; needs --into")
+    options = parser.parse_args()
+    if (options.wide or options.seed) and options.into == SAMPLES:
+        parser.error("the samples of the tests are recorded without --wide and --seed: give --into")
+    only = set(options.names)
+    if unknown := sorted(only - {name.split(".")[0] for name in operators}):
+        parser.error(f"allowlist.txt has no {', '.join(unknown)}")
+    limits = replace(WIDE if options.wide else KEPT, seed=options.seed)
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     start = time.monotonic()
-    operators = schema_names()
-    collected = harvest(operators)
+    collected = harvest(operators, limits, only)
     supplement(collected)
     print(f"calls collected: {time.monotonic() - start:.0f} s")
-    SAMPLES.mkdir(exist_ok=True)
+    options.into.mkdir(parents=True, exist_ok=True)
+    edges = at_edges()
     by_name: dict[str, list[str]] = {}
     for full in operators:
         by_name.setdefault(full.split(".")[0], []).append(full)
@@ -659,7 +700,10 @@ def main() -> None:
         for full in overloads:
             own = len(entries)
             reasons = {}
-            for call in thinned(collected.calls.get(full, [])):
+            found = thinned(collected.calls.get(full, []), limits)
+            for *args, kwargs in edges.get(full, []):
+                found.append(Call(operators[full], tuple(args), kwargs, "at an edge", True))
+            for call in found:
                 try:
                     entry = record(call, store)
                 except Exception as error:
@@ -671,7 +715,7 @@ def main() -> None:
             for reason, origin in reasons.items():
                 print(f"{full}: {origin}: {reason}", file=sys.stderr)
         if entries:
-            store.write(SAMPLES / f"{name}.npz", entries)
+            store.write(options.into / f"{name}.npz", entries)
     print("no samples:", *missing)
     print(f"{time.monotonic() - start:.0f} s")
 

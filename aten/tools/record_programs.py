@@ -279,6 +279,92 @@ def changes() -> Program:
     )
 
 
+class Layers(nn.Module):
+    """Layers that torch exports as one operator, in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.instance = nn.InstanceNorm1d(4, affine=True, track_running_stats=True)
+        self.batch = nn.BatchNorm1d(4, momentum=0.3)
+        self.same = nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 4, 4, padding="same"))
+        self.bag = nn.EmbeddingBag(9, 4, mode="max", padding_idx=2)
+        self.product = nn.Bilinear(4, 4, 3)
+        self.projected = nn.LSTM(4, 5, proj_size=3, bidirectional=True, batch_first=True)
+        self.cell = nn.GRUCell(4, 4)
+        self.frozen = nn.Parameter(torch.rand(4), requires_grad=False)
+
+    def forward(self, x: torch.Tensor, bags: torch.Tensor, grid: torch.Tensor) -> Any:
+        y = self.same(self.batch(self.instance(x)))  # (2, 4, 8)
+        pooled = F.max_pool1d(y, 3, 2, 1) + F.adaptive_avg_pool1d(y, 4)  # (2, 4, 4)
+        rows = self.bag(bags) * self.frozen  # (2, 4)
+        state = self.cell(rows, pooled[:, :, 0])
+        image = torch.einsum("bij,bjk->bik", pooled, pooled)[:, None]
+        return {
+            "hidden": self.projected(y.transpose(1, 2))[0],
+            "product": self.product(rows, state),
+            "linear": F.grid_sample(image, grid, padding_mode="reflection", align_corners=False),
+            "cubic": F.grid_sample(image, grid, mode="bicubic", align_corners=True),
+            "loss": F.triplet_margin_loss(rows, state, pooled[:, 0], swap=True)
+            + F.cosine_embedding_loss(rows, state, torch.tensor([1, -1])),
+        }
+
+
+@program
+def layers() -> Program:
+    grid = torch.rand(2, 3, 3, 2) * 2.6 - 1.3
+    return Program(
+        Layers().train(), (torch.randn(2, 4, 8), torch.tensor([[1, 2, 3], [0, 4, 2]]), grid)
+    )
+
+
+class Parts(nn.Module):
+    """Views, copies, ranges, and patterns that resemble those of fused operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(6) + 0.5)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, ends: torch.Tensor) -> Any:
+        x = x * self.scale  # (2, 2, 4, 6)
+        y = x.clone()
+        copied = y.transpose(2, 3).reshape(2, -1)
+        copied.mul_(2)
+        y[..., 1:] *= 0.5
+        y[:, :, :2].reshape(4, 12)[0].add_(1)
+        y.diagonal(0, 2, 3).mul_(3)
+        scores = x @ x.mT
+        normed = x * torch.rsqrt(torch.add(x.pow(2).mean(-1, True), 0.1, alpha=3))
+        largest, experts = x[0, 0].abs().max(1)
+        return {
+            "views": (y, copied, torch.where(mask, 1, 0), torch.arange(0, 1, 0.25)),
+            # The second query has no keys, and its result is 0.
+            "attention": F.scaled_dot_product_attention(x, x, x, mask),
+            "other": torch.add(scores, scores, alpha=2).softmax(-1) @ x + normed,
+            "once": F.scaled_dot_product_attention(x, x[:1], x[:1]),
+            "unpooled": F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+            "padded": F.pad(x, (1, 2, 2, 1), "circular"),
+            "averaged": F.avg_pool2d(x, 7, ceil_mode=True),
+            "scattered": torch.zeros(6).scatter(0, experts, largest),
+            "low": self.low(x.bfloat16()),
+            "windows": torch.stft(x[0, 0], 4, 2, window=torch.hann_window(4), return_complex=True)
+            .abs()
+            .square(),
+            "bits": (ends << 1) ^ 5 | ends.cumsum(0),
+        }
+
+    def low(self, x: torch.Tensor) -> torch.Tensor:
+        h = x.float()
+        return self.scale.to(x.dtype) * (
+            h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-5)
+        ).to(x.dtype)
+
+
+@program
+def parts() -> Program:
+    mask = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1]]).bool()
+    return Program(Parts().eval(), (torch.randn(2, 2, 4, 6), mask, torch.tensor([1, 3, 6])))
+
+
 TEXT = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 IMAGE = {"image_size": 16, "patch_size": 4, "num_channels": 3}
 
@@ -325,6 +411,27 @@ def llama() -> Program:
     tokens = torch.randint(99, (2, 12))
     return Program(
         transformers.LlamaForCausalLM(config).eval(), (), {"input_ids": tokens, "labels": tokens}
+    )
+
+
+@program
+def mixtral() -> Program:
+    """A mixture of experts; queries of padding on the left see no keys."""
+    config = transformers.MixtralConfig(
+        **TEXT | {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 33},
+        intermediate_size=16,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        max_position_embeddings=32,
+        use_cache=False,
+    )
+    mask = torch.ones(2, 6, dtype=torch.long)
+    mask[1, :2] = 0
+    return Program(
+        transformers.MixtralForCausalLM(config).eval(),
+        (),
+        {"input_ids": torch.randint(33, (2, 6)), "attention_mask": mask},
     )
 
 

@@ -11,6 +11,7 @@ kernels or C++ are not tried. Run with torch's Python, which knows the signature
 from __future__ import annotations
 
 import argparse
+import builtins
 import importlib
 import inspect
 import math
@@ -204,6 +205,8 @@ class Formulas:
         self.names |= CPP | {"mx": mx, "pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan}
         self.names |= mlxops_functions()
         self.names |= {name: self.function(name) for name in self.by_name}
+        self.names |= {name: numbers_or(name, self.names[name]) for name in NUMBERS}
+        del self.names["range"]  # comprehensions need Python's
         self.names |= {
             e.name + "_" + e.overload: self.one(e) for e in self.entries.values() if e.overload
         }
@@ -310,6 +313,20 @@ class Formulas:
             return tuple(result)
 
         return run(*(arguments[name] for name in arrays))
+
+
+#: functions of Python in calls without arrays
+NUMBERS = ("min", "max", "sum", "abs", "all", "any")
+
+
+def numbers_or(name: str, entry: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Python's function for calls without an array, and the entry for all others."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        own = not any(isinstance(argument, mx.array) for argument in args)
+        return (getattr(builtins, name) if own else entry)(*args, **kwargs)
+
+    return call
 
 
 def unbroadcast(value: mx.array, like: mx.array) -> mx.array:

@@ -1,18 +1,21 @@
 """Named axes: ``axes: {q: B T H D, mask: B T}``. Axes of the same name have the same size.
 
-All formulas can use the sizes by name. The key is otherwise translated to formulas: conditions that
-arguments have these axes, and the shapes of outputs.
+All formulas can use the sizes by name. The key is otherwise translated to the syntax trees of
+formulas: conditions that arguments have these axes, and the shapes of outputs.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
+from ..formula import trees
 from ..formula.explain import Wrong
+from ..formula.lets import Insert
 from ..formula.numbers import evaluated
 from ..formula.source import parsed
 from ..model.kinds import Kind
@@ -51,13 +54,12 @@ class Axes(NamedTuple):
         """Return the array's axis for the i-th entry; after ``...`` it counts from the end."""
         return i if self.others is None or i < self.others else i - len(self.names)
 
-    def places(self, name: str) -> list[str]:
+    def places(self, name: str) -> list[ast.expr]:
         """Return formulas for the size of each axis of an array; for ``...``, of its shape."""
         at, count = self.others, len(self.names)
-        found = [f"{name}.shape[{self.place(i)}]" for i in range(count)]
+        found = [trees.size(name, self.place(i)) for i in range(count)]
         if at is not None:
-            rest = at + 1 - count
-            found[at] = f"{name}.shape[{at or ''}:{rest or ''}]" if count > 1 else f"{name}.shape"
+            found[at] = trees.sizes(name, at, at + 1 - count)
         return found
 
     def __str__(self) -> str:
@@ -99,12 +101,18 @@ class NamedAxes:
         return found
 
     @cached_property
-    def others(self) -> tuple[str, str]:
+    def unsized(self) -> frozenset[str]:
+        """The axes whose sizes formulas do not know."""
+        own = (self._own(axes) for several in self.of.values() for axes in several)
+        return frozenset[str]().union(*own) - self.lengths.keys()
+
+    @cached_property
+    def others(self) -> tuple[str, ast.expr]:
         """The array that determines the axes ``...``, and a formula of their shape."""
         for name, axes in self.sure.items():
             if axes.others is not None:
                 return name, axes.places(name)[axes.others]
-        return "", ""
+        return "", trees.listed([])
 
     @property
     def fixed(self) -> list[str]:
@@ -125,7 +133,7 @@ class NamedAxes:
         """Return the axes of an array for messages: ``(B, T) or (B, T, H)``."""
         return shown_axes(axes.names for axes in self.of[name])
 
-    def conditions(self) -> Iterator[tuple[str, str, str]]:
+    def conditions(self) -> Iterator[tuple[str, ast.expr, str]]:
         """Yield the conditions that arguments have their axes: argument, formula, error message.
 
         Arrays that determine sizes come first.
@@ -161,10 +169,10 @@ class NamedAxes:
                 elif unknown := [w for w in words if not w.isdigit() and w not in known]:
                     yield "no_length", unknown[0]
 
-    def shape(self, output: str) -> str:
+    def shape(self, output: str) -> ast.expr:
         """Return the rule of an output's shape."""
         if any(self.problems(output)):
-            return "[]"  # reported elsewhere
+            return trees.listed([])  # reported elsewhere
         return self._shape(self.of[output][0], self.sure)
 
     def _own(self, axes: Axes) -> dict[str, int]:
@@ -182,48 +190,49 @@ class NamedAxes:
         found = {self.lengths[word].array for word in words & self.lengths.keys()}
         return (found | ({self.others[0]} if OTHERS in names else set())) - {name}
 
-    def _condition(self, arg: Arg) -> tuple[str, str, str]:
+    def _condition(self, arg: Arg) -> tuple[str, ast.expr, str]:
         name, several = arg.name, self.of[arg.name]
-        tests = [self._test(name, axes) for axes in several]
-        if len(tests) > 1 or arg.type.optional:
-            tests = [f"({test})" if " and " in test else test for test in tests]
-        text = " or ".join([f"{name} is None"] * arg.type.optional + tests)
+        absent = [trees.is_none(name)] * arg.type.optional
+        tree = trees.joined(ast.Or(), [*absent, *(self._test(name, axes) for axes in several)])
         others = [other for other in self.sure if other in self._taken(name)]
         where = " and ".join(f"{other} is {self.sure[other]}" for other in others)
         what = f"{name} must be {self.shown(name)}"
         if len(others) == 1 and [self.sure[others[0]]] == several:
-            return name, text, f"{what}, as {others[0]} is."
-        return name, text, f"{what}, where {where}." if others else f"{what}."
+            return name, tree, f"{what}, as {others[0]} is."
+        return name, tree, f"{what}, where {where}." if others else f"{what}."
 
-    def _test(self, name: str, axes: Axes) -> str:
+    def _test(self, name: str, axes: Axes) -> ast.expr:
         """Return the condition that an array has these axes."""
         mine: dict[str, int | None] = {OTHERS: None} if self.others[0] in ("", name) else {}
         for axis, place in self._own(axes).items():
             if self.lengths.get(axis, (name, place))[:2] == (name, place):
                 mine[axis] = place
         if mine.keys().isdisjoint(axes.names):
-            return f"{name}.shape == {self._shape(axes, self._taken(name))}"
-        fixed = len(axes.names) - (OTHERS in axes.names)
-        tests = [f"{name}.ndim {'==' if axes.others is None else '>='} {fixed}"]
+            shape = self._shape(axes, self._taken(name))
+            return trees.equal(trees.attribute(name, "shape"), shape)
+        sign = ast.Eq() if axes.others is None else ast.GtE()
+        fixed = trees.number(len(axes.names) - (OTHERS in axes.names))
+        tests = [trees.compared(trees.attribute(name, "ndim"), sign, fixed)]
         # The sizes that this array determines are not yet C++ variables.
-        lengths = {axis: f"{name}.shape[{place}]" for axis, place in mine.items()}
-        for i, (axis, text) in enumerate(zip(axes.names, axes.places(name), strict=True)):
+        lengths = {axis: trees.size(name, at) for axis, at in mine.items() if at is not None}
+        for i, (axis, here) in enumerate(zip(axes.names, axes.places(name), strict=True)):
             if axis == OTHERS and OTHERS not in mine:
-                tests.append(f"{text} == {self.others[1]}")
+                tests.append(trees.equal(here, self.others[1]))
             elif axis != OTHERS and mine.get(axis) != axes.place(i):
-                tests.append(f"{text} == {_term(axis, lengths)}")
-        return " and ".join(tests)
+                tests.append(trees.equal(here, _term(axis, lengths)))
+        return trees.joined(ast.And(), tests)
 
-    def _shape(self, axes: Axes, of: Collection[str]) -> str:
+    def _shape(self, axes: Axes, of: Collection[str]) -> ast.expr:
         """Return the formula of a shape; the shape of an argument in ``of`` if it is equal."""
         for name, others in self.sure.items():
             if others == axes and name in of:
-                return f"{name}.shape"
-        at, terms = axes.others, [*axes.names]
+                return trees.attribute(name, "shape")
+        at = axes.others
+        terms = [_term(axis, {}) for axis in axes.names if axis != OTHERS]
         if at is None:
-            return f"[{', '.join(terms)}]"
-        parts = [f"[{', '.join(part)}]" if part else "" for part in (terms[:at], terms[at + 1 :])]
-        return " + ".join(filter(None, [parts[0], self.others[1], parts[1]]))
+            return trees.listed(terms)
+        first, last = ([trees.listed(part)] * bool(part) for part in (terms[:at], terms[at:]))
+        return trees.added(*first, self.others[1], *last)
 
 
 def another(axis: str) -> str:
@@ -272,13 +281,14 @@ def _is_term(node: ast.expr) -> bool:
         case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult(), right):
             return _is_term(left) and _is_term(right)
         case ast.BinOp(left, ast.FloorDiv(), right):
-            is_zero = _is_term(right) and evaluated(ast.unparse(right), {}, None) == 0
+            is_zero = _is_term(right) and evaluated(right, {}, None) == 0
             return _is_term(left) and _is_term(right) and not is_zero
         case ast.Constant(value):
             return type(value) is int
     return isinstance(node, ast.Name)
 
 
-def _term(axis: str, lengths: Mapping[str, str]) -> str:
-    """Return the formula of an axis' size."""
-    return _WORD.sub(lambda word: lengths.get(word[0], word[0]), axis)
+def _term(axis: str, lengths: Mapping[str, ast.expr]) -> ast.expr:
+    """Return the formula of an axis' size, with the given sizes inserted."""
+    term: ast.expr = Insert(lengths).visit(copy.deepcopy(parsed(axis)))
+    return term

@@ -13,13 +13,14 @@ import ast
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from ..formula.explain import Wrong
-from ..formula.source import FormulaText, parsed
+from ..formula.source import Formula, FormulaText, parsed
 from ..model.op import Arguments, Parameter
 from ..read.keys import KernelEntry
 from .context import Context, Path
-from .results import texts_by_output
+from .results import by_output
 
 SAME = "same"
 FRONT = "front"  # a shape that gets a leading axis
@@ -48,12 +49,12 @@ def check_batch(context: Context, arguments: Arguments) -> None:
     for path, text, allowed in _formulas(context):
         formula.in_launch = path[0] == "dispatch"
         try:
-            tree = parsed(context.expanded(text))
+            tree = context.expanded(text)
             kind = formula.kind(tree)
             if kind not in allowed:
                 raise _Varies(tree, {"shape": "shape", "checks": "ndim"}.get(str(path[0]), ""))
         except _Varies as wrong:
-            whole = context.expanded(text) != text  # the part may be in a `let`
+            whole = tree is not parsed(text)  # the part may be in a `let`
             at, kind = FormulaText(text).span(None if whole else wrong.at), SAME
             key = "" if wrong.key == "ndim" and path[0] != "checks" else wrong.key
             context.error("vmap_formula", path, key, at=at, condition=wrong.condition)
@@ -67,11 +68,10 @@ def _formulas(context: Context) -> Iterator[tuple[Path, str, Sequence[str]]]:
     """Yield the entry's formulas of shapes, and the changes that each allows."""
     for key, allowed in (("shape", (FRONT,)), ("dtype", (SAME,))):
         given, keys = getattr(context.raw, key), context.keys(key)
-        texts = texts_by_output(context, key)
-        texts = dict(list(texts.items())[:1]) if isinstance(given, str) else texts
-        for name, text in texts.items():
-            if given is not None and (isinstance(given, str) or name in keys):
-                yield ((key,) if isinstance(given, str) else (key, keys[name])), text, allowed
+        if isinstance(given, str):
+            yield (key,), given, allowed
+        else:
+            yield from (((key, of), given[of], allowed) for of in keys.values())
     for i, check in enumerate(context.raw.checks):
         yield ("checks", i, "that"), check.that, (SAME, MORE)
     metal = context.raw.dispatch.get("metal") if isinstance(context.raw.dispatch, dict) else None
@@ -100,14 +100,14 @@ class _Formula:
         self.ranks: defaultdict[str, int] = defaultdict(int)
         for name, several in context.axes.of.items():
             self.ranks[name] = min(len(axes.names) - 1 for axes in several)
-        checks = [context.expanded(check.that) for check in context.raw.checks]
-        texts = texts_by_output(context, "shape").items()
-        shapes = {name: context.expanded(text) for name, text in texts}
-        for text in [*checks, *shapes.values()]:
-            for name, least in (_least if text in checks else _needed)(_tree(text)):
-                self.ranks[name] = max(self.ranks[name], least)
-        for name, text in shapes.items():
-            self.ranks[name] = max(self.ranks[name], self.length(_tree(text)))
+        checks = [_tree(context, check.that) for check in context.raw.checks]
+        given = by_output(context, "shape").items()
+        shapes = {name: _tree(context, formula) for name, formula in given}
+        found = [*map(_least, checks), *map(_needed, shapes.values())]
+        for name, least in chain.from_iterable(found):
+            self.ranks[name] = max(self.ranks[name], least)
+        for name, shape in shapes.items():
+            self.ranks[name] = max(self.ranks[name], self.length(shape))
 
     def kind(self, node: ast.expr) -> str:
         """Return how the value of a part changes with a batch."""
@@ -403,10 +403,10 @@ def _from_end(index: ast.AST) -> int | None:
     return None
 
 
-def _tree(text: str) -> ast.expr:
-    """Parse a formula; an invalid one, which is reported elsewhere, counts as None."""
+def _tree(context: Context, formula: Formula) -> ast.expr:
+    """Return the tree of a formula; an invalid one, which is reported elsewhere, counts as None."""
     try:
-        return parsed(text)
+        return context.expanded(formula) if isinstance(formula, str) else formula
     except (Wrong, RecursionError):
         return ast.Constant(None)
 

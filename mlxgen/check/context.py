@@ -6,6 +6,7 @@ reports errors through the context, at a key or value. An entry with an error yi
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from ..diagnostics import Diagnostics, Help, Span, did_you_mean
 from ..diagnostics.messages import messages, rows
 from ..formula.compile import Let, Name, Need, Scope, Want, compile_formula
 from ..formula.lets import expanded
+from ..formula.source import Formula
 from ..model.kinds import Kind
 from ..model.op import Arguments, Expr, Fact, Form, dotted_names
 from ..model.signature import Signature, Type
@@ -43,14 +45,18 @@ SIGNATURES: dict[str, Spelling] = {
 _NAMES = rows(TABLE.with_name("names.txt"))
 # Reserved names of generated code, by location.
 GENERATED = {where[0]: frozenset(names.split()) for *where, names in _NAMES}
-# Names that no operator can have: reason, pattern.
-FORMS = [(row[1], re.compile(row[2].replace(" ", "|"))) for row in _NAMES if row[0] == "operators"]
+_FORMS = [(row[1], re.compile(row[2].replace(" ", "|"))) for row in _NAMES if row[0] == "operators"]
 # C++ keywords that Metal lacks: the unsupported feature, and the keywords.
 METAL = [row for row in _NAMES if row[0] == "metal"]
 
 ARRAY = Type(Kind.ARRAY)
 ARRAYS = Type(Kind.ARRAYS)
 BOOL = Type(Kind.BOOL)
+
+
+def generated(name: str) -> str | None:
+    """Return the reason why no operator can have a name that generated C++ uses, if any."""
+    return next((why for why, form in _FORMS if form.fullmatch(name)), None)
 
 
 Degrees = Callable[[str, Mapping[str, int]], Sequence[Fact]]
@@ -292,10 +298,10 @@ class Context(Named):
         lengths = self.axes.lengths
         known = around.signatures, around.cpp_names, around.overloads
         scope = Scope(names, *known, stream, release, lengths, around.degrees, around.pure)
-        return scope._replace(used=around.used, lets=self.lets)
+        return scope._replace(used=around.used, lets=self.lets, unsized=self.axes.unsized)
 
-    def expanded(self, text: str) -> str:
-        """Return the text of a formula and of the `let`s that it uses."""
+    def expanded(self, text: str) -> ast.expr:
+        """Return the tree of a valid formula, with the `let`s that it uses."""
         return expanded(text, {name: let.text for name, let in self.lets.items()})
 
     @cached_property
@@ -305,7 +311,12 @@ class Context(Named):
         return frozenset([*meanings(arrays, self.output_names), *self.output_names])
 
     def formula(
-        self, path: Path, text: str, want: Want, names: Mapping[str, Name], stream: bool = True
+        self,
+        path: Path,
+        formula: Formula,
+        want: Want,
+        names: Mapping[str, Name],
+        stream: bool = True,
     ) -> Expr | None:
         """Compile a formula of the entry; report problems at their location in it.
 
@@ -314,7 +325,9 @@ class Context(Named):
 
         def report(code: str, message: str, start: int, end: int, help: Help) -> None:
             self.fail(path)
-            if text[start:end] not in self.around.broken:  # that entry's errors are reported
+            if not isinstance(formula, str):
+                self.report(code, message, path, help)
+            elif formula[start:end] not in self.around.broken:  # that entry's errors are reported
                 self.report_in(path, code, message, start, end, help)
 
         def report_let(
@@ -334,7 +347,7 @@ class Context(Named):
         # Formulas other than conditions see broadcast arrays, whose axes have no names.
         if self.elementwise and path[0] not in ("axes", "checks"):
             scope = scope._replace(lengths={})
-        return compile_formula(text, scope, want, report)
+        return compile_formula(formula, scope, want, report)
 
     def want_outputs(self, needs: Sequence[Need] = ()) -> Want:
         """Return the expected result of a formula for all outputs."""

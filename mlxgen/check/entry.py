@@ -18,7 +18,7 @@ from ..read.names import clash, meanings
 from ..read.signature import combine, parse_signature
 from ..read.validate import validate
 from ..read.yaml import Entry
-from .context import GENERATED, SIGNATURES, Context, Named, Path, SharedState
+from .context import GENERATED, SIGNATURES, Context, Named, Path, SharedState, generated
 from .lets import read_lets
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -99,7 +99,7 @@ def _check_names(context: Context) -> None:
         key = next(key for key in reversed(SIGNATURES) if getattr(raw, key))
         context.error("two_names", (key,), other=signature.name, name=raw.name)
     names: list[tuple[str, Path]] = [(a, ("aliases", i)) for i, a in enumerate(raw.aliases)]
-    if raw.python_name or context.ok:
+    if raw.python_name or (context.ok and not generated(name)):
         path: Path = ("python_name",) if raw.python_name else context.at_name
         names.append((context.python_name, path))
     for python_name, path in names:
@@ -108,7 +108,7 @@ def _check_names(context: Context) -> None:
             module, _, short = python_name.rpartition(".")
         if problem := _python_problem(short, GENERATED["stubs"]):
             where = str(path[0]) if path else "name"
-            keys = [*_dotted(python_name), where]
+            keys = [*(_dotted(python_name) if where != "aliases" else []), where]
             context.error("bad_python_name", path, *keys, **_last(python_name), problem=problem)
         elif module:
             _check_module(context, module, path)

@@ -11,6 +11,7 @@ the signatures of those that are called.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -19,6 +20,8 @@ from graphlib import CycleError, TopologicalSorter
 from ..diagnostics import Diagnostics, Related, TooMany
 from ..formula.compile import Name, compile_formula, is_pure
 from ..formula.facts import degree_of_all
+from ..formula.lets import words
+from ..formula.source import parsed
 from ..model.op import Expr, Fact, Form, Op, Written, camel
 from ..model.signature import Signature
 from ..read.settings import Settings
@@ -233,9 +236,10 @@ def _operator(context: Context, path: str) -> Op | None:
 def _written(context: Context) -> Written:
     """Return the documentation of an entry."""
     written = Written(**context.raw.model_dump(include=_WRITTEN, exclude_defaults=True))
-    if written.composite is None:
+    text = written.composite
+    if text is None or words(parsed(text)).isdisjoint(context.lets):
         return written
-    return replace(written, composite=context.expanded(written.composite))
+    return replace(written, composite=ast.unparse(context.expanded(text)))
 
 
 def _check_cycles(ops: list[Op], file: _File) -> None:

@@ -22,6 +22,8 @@ from .context import Context, Path
 def read_lets(context: Context) -> None:
     """Store the entry's `let`s in the context, and report invalid names and invalid Python."""
     taken = names_in_use(context)
+    if "let" in context.left_out and isinstance(given := context.entry.data.get("let"), dict):
+        context.lets.update((str(name), Let("", "", broken=True)) for name in given)
     for name, text in context.raw.let.items():
         path: Path = ("let", name)
         problem = _problem(context, name)

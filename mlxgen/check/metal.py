@@ -18,7 +18,6 @@ from pathlib import Path as FilePath
 from ..diagnostics import Related, did_you_mean
 from ..formula.compile import Name, Want
 from ..formula.numbers import Bounds, Impossible, bounds, evaluated
-from ..formula.source import parsed
 from ..formula.values import INT_MAX
 from ..model.cpp import BOOL, ELEMENT, INT, INT64, CppType
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, metal_name
@@ -297,16 +296,16 @@ def _bounds(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, 
 
 def _between(item: Dispatch, text: str, expr: Expr, known: Mapping[str, Bounds]) -> Bounds:
     """Return the bounds of an integer formula."""
-    text = item.context.expanded(text)
+    tree = item.context.expanded(text)
     same = {name: least for name, (least, most) in known.items() if least == most}
     if expr.names <= same.keys():
         try:
-            value = evaluated(text, same, None)
+            value = evaluated(tree, same, None)
         except Impossible:  # C++ reports it at the first call
             value = None
         if isinstance(value, int):
             return value, value
-    return bounds(parsed(text), known)
+    return bounds(tree, known)
 
 
 def _geometry(

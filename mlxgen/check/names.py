@@ -14,7 +14,7 @@ from ..read.names import clash
 from ..read.settings import Settings
 from ..read.sources import Sources
 from .arguments import HELPERS
-from .context import FORMS, Named, Path
+from .context import Named, Path, generated
 from .entry import DEEPEST
 
 
@@ -55,8 +55,7 @@ def _check_cpp_names(
     files: dict[str, Named] = {}
     for name, entry in entries.items():
         class_name = camel(name)
-        forms = (why for why, form in FORMS if form.fullmatch(name))
-        reason = taken.get(name) or next(forms, None)
+        reason = taken.get(name) or generated(name)
         if reason is None and name[:1].isalpha() and class_name in (name, settings.namespace):
             reason = "its class would have the same name; begin it with a lower-case letter"
         if reason and not clash(name, "an operator"):  # a clash was already reported
@@ -105,7 +104,7 @@ def _check_python_names(
                 below = not _covering([entry], first, signature)
                 keys = ["order"] * below + [where]
                 entry.error("taken_in_python", path, *keys, name=name, owner=first.label)
-            elif name in modules:
+            elif name in modules and name[-1:] not in ("", "."):  # else it is not a name
                 entry.error("submodule", path, name=name, owner=modules[name].label)
             others.append(entry)
     for entry in entries:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..diagnostics import Help
 from ..formula.compile import Name, Want, compile_formula
 from ..formula.facts import category
-from ..formula.source import parsed
+from ..formula.source import Formula
 from ..formula.values import hole, parts
 from ..model.dtypes import ACCUMULATOR
 from ..model.kinds import Kind
@@ -113,13 +113,13 @@ def _own_call(context: Context, arguments: Arguments, target: str, path: Path) -
     return Forward(context.form, expr, f"{function.qualified_name}({shown})", include=include)
 
 
-def texts_by_output(context: Context, key: str) -> dict[str, str]:
-    """Return the text of a rule by output name."""
+def by_output(context: Context, key: str) -> dict[str, Formula]:
+    """Return the formula of a rule by output name."""
     given = getattr(context.raw, key)
     if isinstance(given, str):
         return dict.fromkeys(context.output_names, given)
-    axes, texts = context.axes, {name: given[of] for name, of in context.keys(key).items()}
-    return texts | ({name: axes.shape(name) for name in axes.outputs} if key == "shape" else {})
+    axes, found = context.axes, {name: given[of] for name, of in context.keys(key).items()}
+    return found | ({name: axes.shape(name) for name in axes.outputs} if key == "shape" else {})
 
 
 def _outputs_known(context: Context, key: str) -> bool:
@@ -136,26 +136,34 @@ def rules(context: Context, known: Known) -> OutputRules:
 
 def _rules(context: Context, key: str, want: Want, names: dict[str, Name]) -> list[Rule | None]:
     """Compile a rule per output, None for outputs without one."""
-    texts, keys = texts_by_output(context, key), context.keys(key)
+    given, keys = by_output(context, key), context.keys(key)
     rules: list[Rule | None] = []
     for name in context.output_names:
-        text = texts.get(name)
+        formula, rule = given.get(name), None
         path: Path = (key, keys.get(name, name))
         if key == "shape" and name in context.axes.outputs:
             path = ("axes", context.axes.keys[name])
-        expr = context.formula(path, text, want, names, stream=False) if text is not None else None
-        rules.append(Rule(text, expr) if text is not None and expr else None)
+        if formula is not None:
+            expr = context.formula(path, formula, want, names, stream=False)
+            rule = expr and _rule(context, formula, expr)
+        rules.append(rule)
     return rules
+
+
+def _rule(context: Context, formula: Formula, expr: Expr) -> Rule:
+    if isinstance(formula, str):
+        return Rule(formula, expr, context.expanded(formula))
+    return Rule(ast.unparse(formula), expr, formula)
 
 
 def _shapes(context: Context, known: Known) -> tuple[Rule, ...]:
     """Compile the rules of the outputs' shapes; an elementwise op has none."""
-    texts = texts_by_output(context, "shape")
-    if not texts:
+    given = by_output(context, "shape")
+    if not given:
         return ()
     if _outputs_known(context, "shape"):
         for name in context.output_names:
-            if name not in texts:
+            if name not in given:
                 path: Path = ("axes" if context.raw.shape is None else "shape",)
                 context.error("no_shape", path, key=True, name=name)
     rules = _rules(context, "shape", Want(Kind.SHAPE), known.names())
@@ -164,8 +172,7 @@ def _shapes(context: Context, known: Known) -> tuple[Rule, ...]:
 
 def _dtypes(context: Context, known: Known) -> tuple[Rule | None, ...]:
     """Compile the rules of the outputs' dtypes; None for the promoted dtype."""
-    texts = texts_by_output(context, "dtype")
-    if not texts:
+    if not by_output(context, "dtype"):
         return (None,) * len(context.signature.outputs)
     _outputs_known(context, "dtype")
     if context.elementwise:
@@ -181,16 +188,16 @@ def checks(context: Context, arguments: Arguments) -> tuple[tuple[Condition, ...
     names = Known(arguments).names()
     found: list[Condition] = []
     ranks = dict(context.axes.ranks())
-    for name, text, message in context.axes.conditions():
+    for name, tree, message in context.axes.conditions():
         path: Path = ("axes", context.axes.keys[name])
-        if expr := context.formula(path, text, Want(Kind.BOOL), names, stream=False):
-            found.append(Condition(text, expr, message, name))
+        if expr := context.formula(path, tree, Want(Kind.BOOL), names, stream=False):
+            found.append(Condition(tree, expr, message, name))
     for i, check in enumerate(context.raw.checks):
         text, message = check.that, check.otherwise.rstrip(".") + "."
         path = ("checks", i, "that")
         if expr := context.formula(path, text, Want(Kind.BOOL), names, stream=False):
-            tree = parsed(context.expanded(text))
-            found.append(Condition(text, expr, message, whole=frozenset(_whole(tree))))
+            tree = context.expanded(text)
+            found.append(Condition(tree, expr, message, whole=frozenset(_whole(tree))))
             ranks.update(_ranks(tree))
     return tuple(found), Known(arguments, _facts(context, arguments, ranks))
 

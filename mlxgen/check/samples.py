@@ -8,12 +8,14 @@ checked.
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from ..diagnostics import did_you_mean
+from ..formula import trees
 from ..formula.numbers import ArrayFacts, Impossible, broadcast, evaluated
 from ..model.dtypes import DTYPES, FLOATING, INTEGER
 from ..model.kinds import REAL, Kind
@@ -75,12 +77,16 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
         else:
             like = "{shape: [3, 4], low: 0, high: 1}"
             yield (), f"an array must be described by a mapping, such as {like}"
-    elif type.kind is Kind.ARRAYS:
-        if isinstance(value, list) and all(isinstance(v, ArraySample) for v in value):
-            for i, item in enumerate(value):
+    elif type.kind in (Kind.ARRAYS, Kind.OPTIONALS):
+        absent = type.kind is Kind.OPTIONALS
+        items = value if isinstance(value, list) else [value]
+        right = all(isinstance(item, ArraySample) or (absent and item is None) for item in items)
+        for i, item in enumerate(items) if right and items is value else ():
+            if item is not None:
                 yield from (((i, *path), problem) for path, problem in _array_problems(item))
-        else:
-            yield (), "a list of arrays must be a list of mappings, such as [{low: 0}, {low: 1}]"
+        if not right or items is not value:
+            like = "[{low: 0}, null]" if absent else "[{low: 0}, {low: 1}]"
+            yield (), f"a {type.kind.value} must be a list of mappings, such as {like}"
     else:
         value = type.spread(value)
         wanted = with_article(type) + f" of length {type.length}" * ((type.length or 1) > 1)
@@ -164,13 +170,12 @@ def check_overload(context: Context, samples: Mapping[int, Sample]) -> None:
         given = {arg.name: _kind(arg.type, sample.get(arg.name)) for arg in context.signature.args}
         passed = [a for a in context.signature.args if a.type.is_array or a.name in sample]
         places = {arg.name for arg in context.signature.args[: context.signature.by_position]}
-        first = [
-            frozenset({given[arg.name]})
-            for arg in passed
-            if arg.name in places
-            # The generated checks pass two arrays by default.
-            for _ in (sample.get(arg.name, (1, 2)) if arg.type.variadic else (1,))
-        ]
+        first = []
+        for arg in passed:
+            if arg.name in places:
+                value = sample.get(arg.name)
+                arrays = len(value) if isinstance(value, list) else 2  # the default of the checks
+                first += [frozenset({given[arg.name]})] * (arrays if arg.type.variadic else 1)
         named = {a.name: frozenset({given[a.name]}) for a in passed if a.name not in places}
         other = chosen(signatures, first, named)
         if other in (context.name, None) or not context.ok:  # other errors come first
@@ -189,6 +194,8 @@ def _kind(type: Type, value: Any) -> str:
         return "array"
     if type.kind is Kind.ARRAYS:
         return "arrays" if value else "empty"
+    if type.kind is Kind.OPTIONALS and value:
+        return "optionals" if None in value else "arrays"
     if isinstance(value, list):
         nested = type.kind is Kind.NESTED
         return "empty" if not value else "nested" if nested else "ints"
@@ -230,10 +237,12 @@ def _call_problems(
             yield (), f"the shapes cannot be broadcast: {', '.join(shown)}"
     for axis, length in context.axes.lengths.items():
         with suppress(Impossible):  # too few axes, which a condition reports
-            names.setdefault(axis, evaluated(length.text, names, None))
-    for text, message in [(c.text, c.message) for c in conditions] + [(s.text, "") for s in shapes]:
+            names.setdefault(axis, evaluated(trees.size(length.array, length.axis), names, None))
+    formulas = [(c.tree, c.message) for c in conditions] + [(s.tree, "") for s in shapes if s.tree]
+    for tree, message in formulas:
+        text = ast.unparse(tree)
         try:
-            value = evaluated(context.expanded(text), names, bool(message) or ())
+            value = evaluated(tree, names, bool(message) or ())
         except Impossible as error:
             yield (), f"`{text}` cannot be computed: {error}"
             continue

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,9 @@ _FLAGS = (
     *("-fno-sanitize=all", "-fno-stack-protector", "-ferror-limit=5"),
     *("-Xclang", "-fno-pch-timestamp", "-fno-color-diagnostics"),
 )
+# The name that every source with a Metal kernel defines, besides those of its dtype rules.
+_OWN = ("kLibrary",)
+UNIT = 24  # maximum number of files that are compiled together
 _PRECOMPILED = '#include "mlxgen/cpu.h"\n#include "mlxgen/metal.h"\n'
 
 _ERROR = re.compile(
@@ -253,6 +256,7 @@ class HostCompiler:
         zig = importlib.metadata.version("ziglang")
         described = [" ".join(self._command), wheel.version, zig, _PRECOMPILED]
         self._key = digest(*described, *texts)
+        self._exports = wheel.exports
         self._precompiled = self._precompile()
 
     def _run(self, arguments: Sequence[str]) -> tuple[HostMessage, ...]:
@@ -295,13 +299,69 @@ class HostCompiler:
 
     def compile(self, source: Path) -> Compiled:
         """Compile a file, or return the cached result if its text and includes are unchanged."""
-        described = " ".join([self._key, *self._includes, str(source)])
-        key = digest(described, source.read_bytes())
-        known = self._folder / f"{key}.json"
+        known = self._known(source)
+        if known is not None:
+            return known
+        result, includes = self._compile(source)
+        if not result.errors:
+            self._store(source, result, includes)
+        return result
+
+    def compile_all(
+        self, sources: Mapping[Path, Collection[str]], jobs: int
+    ) -> Mapping[Path, Compiled]:
+        """Compile files, many at once: most of the time of one is that of MLX's headers.
+
+        Args:
+            sources: The files, with the names that each defines in its unnamed namespace.
+            jobs: The number of parallel compilers.
+        """
+        results = {source: self._known(source) for source in sources}
+        new = [source for source, result in results.items() if result is None]
+        size = min(UNIT, -(-len(new) // jobs)) or 1
+        units = [new[i : i + size] for i in range(0, len(new), size)]
+        with ThreadPoolExecutor(jobs) as pool:
+            for found in pool.map(lambda unit: self._compile_unit(unit, sources), units):
+                results.update(found)
+        return {source: result for source, result in results.items() if result is not None}
+
+    def _compile_unit(
+        self, unit: Sequence[Path], names: Mapping[Path, Collection[str]]
+    ) -> dict[Path, Compiled]:
+        """Compile files as one, or each by itself if there is a mistake in one of them."""
+        if len(unit) > 1:
+            lines = []
+            for number, source in enumerate(unit):
+                lines += [f"#define {name} {name}_{number}" for name in names[source]]
+                lines.append(f'#include "{source}"')
+                lines += [f"#undef {name}" for name in names[source]]
+            with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
+                together = Path(scratch) / "unit.cpp"
+                together.write_text("\n".join(lines) + "\n", encoding="utf-8")
+                found, includes = self._compile(together)
+            is_right = found.undefined <= self._exports and not found.strong & self._exports
+            if not found.errors and is_right:
+                # What all need is more than what one needs, but MLX has all of it.
+                for source in unit:
+                    self._store(source, found, includes - {str(path) for path in unit})
+                return dict.fromkeys(unit, found)
+        return {source: self.compile(source) for source in unit}
+
+    def _known(self, source: Path) -> Compiled | None:
+        """Return the cached result if the file's text and includes are unchanged."""
+        known = self._record(source)
         if known.is_file():
             data = json.loads(known.read_text(encoding="utf-8"))
             if all(_file_digest(path) == found for path, found in data["includes"].items()):
                 return Compiled((), frozenset(data["undefined"]), frozenset(data["strong"]))
+        return None
+
+    def _record(self, source: Path) -> Path:
+        described = " ".join([self._key, *self._includes, str(source)])
+        return self._folder / f"{digest(described, source.read_bytes())}.json"
+
+    def _compile(self, source: Path) -> tuple[Compiled, frozenset[str]]:
+        """Compile a file; return the result and the files that it includes."""
         with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
             out, includes = Path(scratch) / "out.o", Path(scratch) / "out.d"
             errors = self._run(
@@ -311,18 +371,23 @@ class HostCompiler:
                 ]
             )
             if errors:
-                return Compiled(errors)
+                return Compiled(errors), frozenset()
             symbols = _symbols(out)
             read = includes.read_text(encoding="utf-8").replace("\\\n", " ").split()[1:]
+        undefined = frozenset(filter(_THEIRS.match, symbols.undefined))
+        strong = frozenset(filter(_THEIRS.match, symbols.strong))
+        return Compiled((), undefined, strong), frozenset(read) - {str(source)}
+
+    def _store(self, source: Path, result: Compiled, includes: Iterable[str]) -> None:
         data = {
-            "includes": {path: _file_digest(path) for path in read},
-            "undefined": sorted(filter(_THEIRS.match, symbols.undefined)),
-            "strong": sorted(filter(_THEIRS.match, symbols.strong)),
+            "includes": {path: _file_digest(path) for path in sorted(includes)},
+            "undefined": sorted(result.undefined),
+            "strong": sorted(result.strong),
         }
+        known = self._record(source)
         temporary = known.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps(data), encoding="utf-8")
         os.replace(temporary, known)
-        return Compiled((), frozenset(data["undefined"]), frozenset(data["strong"]))
 
 
 def _prune(folder: Path, pattern: str, most: int) -> None:
@@ -385,13 +450,21 @@ def check_host(
     launching = RUNTIME.parent / "src" / "metal.cpp"
     sources.update(dict.fromkeys([*sorted(settings.csrc.rglob("*.cpp")), launching]))
     compiler = HostCompiler(wheel, [folder / "include", folder, settings.csrc])
-    with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-        results = dict(zip(sources, pool.map(compiler.compile, sources), strict=True))
+    jobs = jobs or os.cpu_count() or 1
+    names = {source: [*_OWN, *_rules(op)] for source, op in sources.items() if op}
+    results = {**compiler.compile_all(names, jobs)}
+    others = [source for source in sources if source not in results]
+    with ThreadPoolExecutor(jobs) as pool:
+        results.update(zip(others, pool.map(compiler.compile, others), strict=True))
     reporter = _Reporter(settings, folder, wheel, diags)
     own = frozenset[str]().union(*(result.strong for result in results.values()))
     for source, result in results.items():
         reporter.report(source, sources[source], result, own)
     return HostCheck(tuple(sources), wheel)
+
+
+def _rules(op: Op) -> list[str]:
+    return [rule.name for rule in op.arguments.rules]
 
 
 class _Reporter:

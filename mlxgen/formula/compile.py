@@ -36,7 +36,7 @@ from .facts import MIXED, joint, length, operands, option
 from .facts import Need as Need
 from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
-from .source import parsed
+from .source import Formula, parsed
 from .translator import Facts, Report
 from .translator import Let as Let
 from .translator import Name as Name
@@ -105,9 +105,9 @@ class Want(NamedTuple):
         return cls(kind, len(lists) if len(lists) > 1 else None, needs)
 
 
-def compile_formula(text: str, scope: Scope, want: Want, report: Report) -> Expr | None:
+def compile_formula(formula: Formula, scope: Scope, want: Want, report: Report) -> Expr | None:
     """Compile a formula to C++ with the required result; return None if an error was reported."""
-    compiler = Compiler(text, scope, report)
+    compiler = Compiler(formula, scope, report)
     try:
         return compiler.compile(want)
     except Wrong as wrong:
@@ -139,8 +139,9 @@ class Made(NamedTuple):
 class Compiler(Lists):
     """Visits the parts of one formula."""
 
-    def __init__(self, text: str, scope: Scope, report: Report) -> None:
-        super().__init__(text, scope, report)
+    def __init__(self, formula: Formula, scope: Scope, report: Report) -> None:
+        super().__init__(formula, scope, report)
+        self.formula = formula
         self.calls: list[Call] = []  # inner ones first
         self.shared: Mapping[ast.AST, str] = {}  # parts stored in variables, and their C++
         self.holders: dict[str, tuple[str, Expr]] = {}  # these variables by C++
@@ -152,7 +153,7 @@ class Compiler(Lists):
 
     def compile(self, want: Want) -> Expr | None:
         """Compile the formula to an expression of the required kind."""
-        tree = parsed(self.text)
+        tree = self.built or parsed(self.text)
         value = self.visit(tree)
         cpp = self.written(value, want)
         known = self.result(value, want)
@@ -161,7 +162,7 @@ class Compiler(Lists):
         again = self
         shared = self.repeated()
         if shared or self.made:
-            again = Compiler(self.text, self.scope, self.report)
+            again = Compiler(self.formula, self.scope, self.report)
             again.shared = shared
             again.declare([name for name in self.variables if name in self.always])
             cpp = again.written(again.visit(tree), want)
@@ -249,10 +250,10 @@ class Compiler(Lists):
     def compare_cases(self, want: Want) -> None:
         """Check the result for each combination of the conditions' outcomes."""
         for outcomes in product((True, False), repeat=len(self.forks)):
-            case = Compiler(self.text, self.scope, self.report)
+            case = Compiler(self.formula, self.scope, self.report)
             case.assumed = dict(zip(sorted(self.forks), outcomes, strict=True))
             try:
-                case.result(case.visit(parsed(self.text)), want)
+                case.result(case.visit(self.built or parsed(self.text)), want)
             finally:
                 self.failed |= case.failed
             if case.failed:
@@ -432,9 +433,10 @@ class Compiler(Lists):
             raise Wrong("omitted", node, name=name, reason=reason)
         known = [*self.locals, *self.scope.names, *self.scope.lengths, *self.scope.lets]
         choice = any(name in given.type.choices for given in self.scope.names.values())
+        keys = "choice" * choice, "axis" * (name in self.scope.unsized)
         meant = did_you_mean(name, [*known, *VALUES])
         about = {"name": name, "word": word, "guess": meant, "names": ", ".join(known) or "none"}
-        raise Wrong("unknown_name", node, "choice" * choice, **about)
+        raise Wrong("unknown_name", node, *keys, **about)
 
     def path(self, node: ast.expr) -> str | None:
         """``linalg.norm`` for mx.linalg.norm or linalg.norm; None for what is no name of MLX."""
@@ -457,8 +459,18 @@ class Compiler(Lists):
                 word = names[-1]
             raise Wrong("other_module", node, name=node.id, word=word)
         if node.id not in ("mx", *MODULES):
+            self.check_package(node, names[0])
             return None
         return ".".join([*([] if node.id == "mx" else [node.id]), *names])
+
+    def check_package(self, node: ast.Name, name: str) -> None:
+        """Report an unknown name in front of what only a package can contain."""
+        scope, api = self.scope, self.scope.api
+        known = {*VALUES, *scope.lengths, *scope.ops, *scope.overloads, *scope.unsized}
+        if name not in {*api.attributes, *api.methods, "at"} and node.id not in known:
+            self.not_cotangent(node.id, node)
+            if not (api.is_function(node.id) or did_you_mean(node.id, scope.names)):
+                raise Wrong("unknown_package", node, name=node.id)
 
     def visit_Attribute(self, node: ast.Attribute) -> Value:
         path = self.path(node)
@@ -725,7 +737,8 @@ class Compiler(Lists):
             word, meant = explain.word(name), did_you_mean(name, self.scope.api.methods)
             known = self.scope.api.function(name) is not None
             attribute = name in self.scope.api.attributes and not args.positional
-            keys = ("attribute" * attribute, name, "function" * known)
+            entry = name in self.scope.ops or name in self.scope.overloads
+            keys = ("attribute" * attribute, name, "function" * known, "entry" * entry)
             about = {"name": name, "word": word, "guess": meant}
             raise Wrong("unknown_method", last(function), *keys, **about)
         args.positional.insert(0, receiver)

@@ -120,9 +120,12 @@ def argument(label: str, name: str, annotation: str, value: Value) -> Wrong:
             value = others[0]
     require(value)
     keys = [
-        f"{value.kind}->{kind}" for kind in ("list", "array", "int", "Dtype") if kind in annotation
+        f"{value.kind}->{kind}"
+        for kind in ("list", "array", "Sequence", "int", "Dtype")
+        if kind in annotation
     ]
-    keys += [f"{value.kind}->{annotation}!"]
+    kind = "arrays" if value.is_arrays else value.kind
+    keys += [f"{kind}->{annotation}!"]
     about = {"label": label, "annotation": annotation, "value": value}
     return Wrong("argument", value.at, *keys, **about, name=name)
 

@@ -27,26 +27,33 @@ def size(tree: ast.expr, sizes: Mapping[str, int]) -> int:
     return sum(sizes.get(node.id, 1) if isinstance(node, ast.Name) else 1 for node in nodes)
 
 
-def expanded(text: str, lets: Mapping[str, str]) -> str:
-    """Return a formula with the `let`s inserted; an invalid or a huge one as it is."""
+def expanded(text: str, lets: Mapping[str, str]) -> ast.expr:
+    """Return a formula with the `let`s inserted; as it is if that is huge or a `let` is invalid.
+
+    Raises:
+        Wrong, RecursionError: The formula is invalid.
+    """
+    tree = parsed(text)
+    if lets.keys().isdisjoint(words(tree)):
+        return tree
     try:
-        tree = parsed(text)
-        if lets.keys().isdisjoint(words(tree)):
-            return text
         trees, sizes = dict[str, ast.expr](), dict[str, int]()
         for name, let in lets.items():
             if (count := size(parsed(let), sizes)) > MOST:
-                return text
+                return tree
             sizes[name] = count
-            trees[name] = _Insert(trees).visit(copy.deepcopy(parsed(let)))
+            trees[name] = Insert(trees).visit(copy.deepcopy(parsed(let)))
         if size(tree, sizes) > MOST:
-            return text
-        return ast.unparse(_Insert(trees).visit(copy.deepcopy(tree)))
+            return tree
+        inserted: ast.expr = Insert(trees).visit(copy.deepcopy(tree))
+        return inserted
     except (Wrong, RecursionError):
-        return text
+        return tree
 
 
-class _Insert(ast.NodeTransformer):
+class Insert(ast.NodeTransformer):
+    """Replaces names by trees."""
+
     def __init__(self, trees: Mapping[str, ast.expr]) -> None:
         self.trees = trees
 

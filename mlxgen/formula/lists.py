@@ -98,7 +98,7 @@ class Lists(Translator):
         if value.kind == "array":
             return self.index_array(value, node)
         if value.kind not in ("tuple", "shape", "ints", "floats", "bools", "nested", "arrays"):
-            raise Wrong("not_indexed", node, value=value)
+            raise Wrong("not_indexed", node, value.kind, value=value)
         if value.of is not None and value.of.name:
             self.used.append(("sized", value.of.name))
         if isinstance(node.slice, ast.Slice):
@@ -111,6 +111,8 @@ class Lists(Translator):
         if index.kind != "int":
             raise Wrong("list_index", node.slice, value=index)
         count = value.length
+        if value.kind == "ints" and index.const is not None:
+            self.check_index(value, index.const, node.slice)
         if value.kind == "shape" and index.const is not None:
             axes_of(index.const, length(value), node.slice)
         if index.const is not None and count is not None:
@@ -137,6 +139,13 @@ class Lists(Translator):
         if found is None:
             raise Wrong("constant_index", node)
         return found
+
+    def check_index(self, value: Value, index: int, at: ast.expr) -> None:
+        """Report a constant index beyond the integers of an argument such as ``int[2]``."""
+        name = self.scope.names.get(value.name or "")
+        count = name.type.length if name and not name.type.empty else None
+        if count and count > 1 and not -count <= index < count:  # 1: any number of ints
+            raise Wrong("out_of_range", at, at=index, count=count)
 
     def slice_list(self, value: Value, slice_: ast.Slice, node: ast.expr) -> Value:
         """Return the value of ``list[1:]``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import math
 import operator
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,6 @@ from types import CodeType, SimpleNamespace
 from typing import Any
 
 from ..model.dtypes import CATEGORIES, DTYPES
-from .source import FormulaText
 
 
 class Impossible(Exception):
@@ -34,14 +34,14 @@ class ArrayFacts(SimpleNamespace):
         return int(self.shape[0])
 
 
-def evaluated(text: str, names: Mapping[str, Any], unknown: Any) -> Any:
+def evaluated(tree: ast.expr, names: Mapping[str, Any], unknown: Any) -> Any:
     """Evaluate a formula; return ``unknown`` if its value is unknown.
 
     Raises:
         Impossible: An index is out of range, a divisor is zero, or shapes cannot be broadcast.
     """
     try:
-        return eval(_compiled(text), {**_NAMES, **names, "__builtins__": {}})
+        return eval(_compiled(tree), {**_NAMES, **names, "__builtins__": {}})
     except Impossible:
         raise
     except IndexError:
@@ -51,9 +51,9 @@ def evaluated(text: str, names: Mapping[str, Any], unknown: Any) -> Any:
 
 
 @lru_cache(1024)
-def _compiled(text: str) -> CodeType:
-    tree = ast.Expression(_Python().visit(FormulaText(text).parse()))
-    return compile(ast.fix_missing_locations(tree), "<formula>", "eval")
+def _compiled(tree: ast.expr) -> CodeType:
+    python = ast.Expression(_Python().visit(copy.deepcopy(tree)))
+    return compile(ast.fix_missing_locations(python), "<formula>", "eval")
 
 
 def bounds(node: ast.expr, names: Mapping[str, Bounds]) -> Bounds:

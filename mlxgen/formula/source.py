@@ -29,6 +29,10 @@ _SIGNS = messages(Path(__file__).parent / "data" / "signs.txt")
 _SIGN = re.compile("|".join(f"(?P<{name}>{sign.text})" for name, sign in _SIGNS.items()))
 
 
+# The text of a formula, or the tree of one that mlxgen builds (trees.py).
+Formula = str | ast.expr
+
+
 @lru_cache(4096)
 def parsed(text: str) -> ast.expr:
     """Return the syntax tree of a formula. It is shared and must not be changed."""

@@ -47,7 +47,7 @@ from .mlx import (
     usage,
 )
 from .rules import rules
-from .source import FormulaText
+from .source import Formula, FormulaText
 from .values import NUMBERS, Value, constant, escaped, fit, fit_type, hole
 
 T = TypeVar("T")
@@ -99,6 +99,7 @@ class Scope(NamedTuple):
     only_elsewhere: frozenset[str] = frozenset()  # names that other formulas of the entry know
     variables: bool = True  # the place of the formula allows C++ variables
     used: Mapping[str, Sequence[UsedOperator]] = {}  # overloads of other packages, by dotted name
+    unsized: frozenset[str] = frozenset()  # axes whose sizes are unknown
 
     @property
     def packages(self) -> set[str]:
@@ -114,8 +115,9 @@ class Scope(NamedTuple):
 class Translator:
     """The translation of one formula; raises ``Wrong`` for an error."""
 
-    def __init__(self, text: str, scope: Scope, report: Report) -> None:
-        self.text = text
+    def __init__(self, formula: Formula, scope: Scope, report: Report) -> None:
+        self.built = None if isinstance(formula, str) else formula
+        self.text = formula if isinstance(formula, str) else ast.unparse(formula)
         self.scope = scope
         self.report = report
         self.failed = False
@@ -155,7 +157,7 @@ class Translator:
             text, report = self.text, self.report
             if self.inside and (elsewhere := self.not_here(wrong)):  # the use is the mistake
                 wrong, (_, _, text, report) = elsewhere, self.inside[0]
-            start, end = FormulaText(text).span(wrong.at)
+            start, end = FormulaText(text).span(None if self.built else wrong.at)
             code, message, help = wrong.written(text[start:end])
             if wrong.name in UNKNOWN_NAMES and message in self.said:
                 return  # several uses of an unknown name are one mistake
@@ -195,8 +197,11 @@ class Translator:
         """Record that a shapeless trace keeps the value of a part, even if shapes change later."""
         if self.hints:
             return
-        start, end = FormulaText(self.text).span(node)
-        text = " ".join(self.text[start:end].split())
+        if self.built:
+            text = ast.unparse(node)
+        else:
+            start, end = FormulaText(self.text).span(node)
+            text = " ".join(self.text[start:end].split())
         self.specializes = [why or f"uses {text} as a number" for why in self.specializes]
 
     def traced(self, name: str, axis: bool = False) -> None:
@@ -494,7 +499,8 @@ def rejected(name: str, param: PythonParam, value: Value) -> Wrong:
     """Return the error for an argument that a function's operations do not accept."""
     explain.require(value, *value.items)
     if not param.annotation:
-        return Wrong("builtin", value.at, name, f"{name}({value.kind})", label=name, value=value)
+        keys = (name, f"{name}({value.kind})", value.kind)
+        return Wrong("builtin", value.at, *keys, label=name, value=value)
     return explain.argument(name, param.name, param.annotation, value)
 
 

@@ -16,7 +16,7 @@ from . import overloads as python
 from . import pages
 from .overloads import Unsupported
 from .schema import Overload, Schema
-from .table import Row, Table, base_table, load
+from .table import Origin, Row, Table, base_table, load
 
 
 class Made(NamedTuple):
@@ -24,7 +24,7 @@ class Made(NamedTuple):
 
     overload: Overload  # with the signature of the entry
     keys: Mapping[str, Any]
-    origin: str  # `table pointwise.yaml`, `torch._refs.addcdiv`
+    origin: Origin
     doc: str
     variants: Sequence[str]
     aliases: Sequence[str]
@@ -44,7 +44,7 @@ class Rejected(NamedTuple):
 
 Outcome = Made | Merged | Rejected
 # Derives the keys and origin of an overload; raises ``Unsupported`` with the reason.
-Derive = Callable[[Overload], tuple[Mapping[str, Any], str]]
+Derive = Callable[[Overload], tuple[Mapping[str, Any], Origin]]
 
 
 class Imported(NamedTuple):
@@ -123,6 +123,7 @@ def _operator(
 ) -> dict[str, Outcome]:
     outcomes: dict[str, Outcome] = {}
     made: dict[str, Made] = {}
+    underived: list[Overload] = []
     candidates = schema.candidates(name)
     written = [o for o in schema.operators.get(name, ()) if o.name in rows and o not in candidates]
     for overload in [*candidates, *written]:
@@ -135,9 +136,14 @@ def _operator(
             if row and row.reject:
                 raise Unsupported(row.reject)
             signature = python.signature(python.with_empty_lists(overload, schema))
+        except Unsupported as error:
+            outcomes[overload.name] = Rejected(str(error))
+            continue
+        try:
             keys, origin = (row.keys, row.origin) if row else derive(overload)
         except Unsupported as error:
             outcomes[overload.name] = Rejected(str(error))
+            underived.append(signature)
             continue
         variants, aliases = python.variants(overload, schema), python.aliases(overload)
         doc = pages.sentence(overload)
@@ -146,6 +152,7 @@ def _operator(
         outcomes[name] = Rejected(schema.unread[name])
     kept = [entry.overload for entry in made.values()]
     ordered, merged = python.arrange(kept, overrides)
+    merged |= python.served(underived, ordered)
     outcomes |= {overload: Merged(into) for overload, into in merged.items()}
     hidden = dict(python.unreachable(ordered))
     for overload in ordered:

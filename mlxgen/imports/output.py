@@ -29,7 +29,7 @@ def _helper(row: Row) -> str:
     keys = {"signature": row.overload, **row.keys}
     keys.setdefault("doc", "Part of other operators.")
     keys.setdefault("tags", ["internal"])
-    return write.block(keys, _sentence(row.origin))
+    return write.block(keys, row.origin.sentence)
 
 
 def _entry(made: Made) -> str:
@@ -42,15 +42,7 @@ def _entry(made: Made) -> str:
         keys.setdefault("variants", list(made.variants))
     if made.aliases:
         keys["aliases"] = [*made.aliases, *keys.get("aliases", ())]
-    return write.block(keys, _sentence(made.origin))
-
-
-def _sentence(origin: str) -> str:
-    """Return the comment about the origin of a formula."""
-    kind, _, file = origin.partition(" ")
-    if kind in ("table", "override"):
-        return f"From the {'base table' if kind == 'table' else 'overrides'}, {file}."
-    return f"Derived from {origin}."
+    return write.block(keys, made.origin.sentence)
 
 
 def report(imported: Imported) -> str:
@@ -75,7 +67,7 @@ def report(imported: Imported) -> str:
 def _outcome(outcome: Outcome) -> dict[str, str]:
     match outcome:
         case Made():
-            return {"from": outcome.origin}
+            return {"from": str(outcome.origin)}
         case Merged(into):
             return {"merged": into}
         case Rejected(reason):

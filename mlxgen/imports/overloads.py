@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ..check.context import FORMS, GENERATED
+from ..check.context import GENERATED, generated
 from ..formula.mlx import table
 from ..read.names import clash
 from ..read.names import overload as split_name
@@ -42,6 +42,7 @@ _ACCEPTED = {
     "Scalar[]": {"floats", "ints"},
 }
 _SIZED = re.compile(r"int\[\d+\]")
+_BOOLS = re.compile(r"bool\[\d+\]")
 _WORDS = {"Mean": "1", "Sum": "2", "long": "int64", "contiguous_format": "None"}
 
 
@@ -81,7 +82,7 @@ def _supported(arg: Argument) -> Argument:
         return Argument("Tensor", "key", kw_only=True)
     type = re.sub(r"^SymInt", "int", arg.type)
     plain = type.removesuffix("?")
-    if plain not in _ACCEPTED and not _SIZED.fullmatch(plain):
+    if plain not in _ACCEPTED and not (_SIZED.fullmatch(plain) or _BOOLS.fullmatch(plain)):
         raise Unsupported(f"the type {arg.type} of '{arg.name}' is not supported")
     default = arg.default
     if default is not None:
@@ -109,7 +110,7 @@ def with_empty_lists(overload: Overload, schema: Schema) -> Overload:
 def cpp_name(name: str) -> str | None:
     """Return the C++ name of an overload that cannot have its own; None for all others."""
     own, _ = split_name(name) or (name, name)
-    if clash(own, "an operator") or any(form.fullmatch(own) for _, form in FORMS):
+    if clash(own, "an operator") or generated(own):
         return f"{own}_op"
     return None
 
@@ -181,6 +182,16 @@ def arrange(
     return ordered, merged
 
 
+def served(overloads: Sequence[Overload], by: Sequence[Overload]) -> dict[str, str]:
+    """Return the overloads whose every call another one serves, with its name."""
+    found: dict[str, str] = {}
+    for overload in overloads:
+        for other in by:
+            if _replaces(other, overload):
+                found.setdefault(overload.name, other.name)
+    return found
+
+
 def unreachable(ordered: Sequence[Overload]) -> Iterator[tuple[str, str]]:
     """Yield overloads whose every call an overload before them accepts, with that overload."""
     for i, overload in enumerate(ordered):
@@ -193,7 +204,12 @@ def unreachable(ordered: Sequence[Overload]) -> Iterator[tuple[str, str]]:
 def accepted(type: str) -> set[str]:
     """Return the kinds of Python values that an argument of a type accepts."""
     plain = type.removesuffix("?")
-    kinds = {"ints", "int"} if _SIZED.fullmatch(plain) else _ACCEPTED[plain]
+    if _SIZED.fullmatch(plain):
+        kinds = {"ints", "int"}
+    elif _BOOLS.fullmatch(plain):
+        kinds = {"bools"}
+    else:
+        kinds = _ACCEPTED[plain]
     return kinds | ({"None"} if type.endswith("?") else set())
 
 

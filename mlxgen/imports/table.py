@@ -39,11 +39,27 @@ _FIXED = frozenset(
 )
 
 
+class Origin(NamedTuple):
+    """The source of a formula, for the report."""
+
+    name: str  # of a file, or of a function of torch
+    table: str = ""  # the kind of table
+
+    def __str__(self) -> str:
+        return f"{self.table} {self.name}".strip()
+
+    @property
+    def sentence(self) -> str:
+        """The comment about it."""
+        where = {"table": "base table", "override": "overrides"}.get(self.table)
+        return f"From the {where}, {self.name}." if where else f"Derived from {self.name}."
+
+
 class Row(NamedTuple):
     """One overload of a table."""
 
     overload: str
-    origin: str  # for comments and the report: `table pointwise.yaml`
+    origin: Origin
     keys: dict[str, Any]
     reject: str | None
     span: Span
@@ -80,7 +96,7 @@ def load(paths: Iterable[Path], kind: str, diags: Diagnostics) -> Table:
     """Read tables; an overload that two of them contain is an error."""
     table: Table = {}
     for path in paths:
-        for row in _rows(path, f"{kind} {path.name}", diags):
+        for row in _rows(path, Origin(path.name, kind), diags):
             if row.overload in table and table[row.overload].span.file != row.span.file:
                 related = [Related("it is first given here", table[row.overload].span)]
                 message = f"two files have formulas for '{row.overload}'"
@@ -89,7 +105,7 @@ def load(paths: Iterable[Path], kind: str, diags: Diagnostics) -> Table:
     return table
 
 
-def _rows(path: Path, origin: str, diags: Diagnostics) -> Iterable[Row]:
+def _rows(path: Path, origin: Origin, diags: Diagnostics) -> Iterable[Row]:
     text = read_text(path, diags)
     if text is None:
         return
@@ -110,7 +126,7 @@ def _rows(path: Path, origin: str, diags: Diagnostics) -> Iterable[Row]:
             yield row
 
 
-def _row(document: Document, name: str, value: Node, span: Span, origin: str) -> Row | None:
+def _row(document: Document, name: str, value: Node, span: Span, origin: Origin) -> Row | None:
     diags = document.diags
     if not isinstance(value, ScalarNode | MappingNode):
         message = f"'{name}' must be a formula or a mapping of keys, not a list"

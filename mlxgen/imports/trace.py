@@ -25,7 +25,7 @@ from .calls import GIVEN, Call, Case
 from .importer import Derive
 from .overloads import DROPPED, Unsupported
 from .schema import Argument, Overload, Schema
-from .table import Row, Table, node_table
+from .table import Origin, Row, Table, node_table
 from .terms import Term
 
 _LONG = 60  # characters of a formula of a node that calls its entry instead
@@ -91,7 +91,7 @@ class _Tracer:
             if isinstance(target, torch._ops.OpOverload) and _name(target) not in known
         }
 
-    def derive(self, overload: Overload) -> tuple[Mapping[str, Any], str]:
+    def derive(self, overload: Overload) -> tuple[Mapping[str, Any], Origin]:
         """Return the keys of an entry, and the name of the decomposition."""
         os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # no warnings of torch's C++ code
         import torch
@@ -104,12 +104,12 @@ class _Tracer:
             term = self._cases(overload, target, calls.cases(overload), {})
         return _keys(overload, term), self._origin(target)
 
-    def _origin(self, target: Any) -> str:
+    def _origin(self, target: Any) -> Origin:
         function = self.decompositions.get(target)
         function = getattr(function, "func", function)  # of functools.partial
         if function is None or "<locals>" in function.__qualname__:
-            return f"torch.ops.aten.{_name(target)}"
-        return f"{function.__module__}.{function.__qualname__}"
+            return Origin(f"torch.ops.aten.{_name(target)}")
+        return Origin(f"{function.__module__}.{function.__qualname__}")
 
     def _cases(
         self, overload: Overload, target: Any, left: list[tuple[Argument, list[Any]]], case: Case

@@ -6,6 +6,7 @@ Each phase of ``check`` builds a part of ``Op`` from the YAML. Templates, ``ops.
 
 from __future__ import annotations
 
+import ast
 import enum
 import itertools
 import re
@@ -46,11 +47,6 @@ class Length(NamedTuple):
     array: str
     axis: int
     cpp: str = ""  # name of its C++ variable
-
-    @property
-    def text(self) -> str:
-        """The formula of the size."""
-        return f"{self.array}.shape[{self.axis}]"
 
 
 def shown_axes(alternatives: Iterable[Sequence[str]]) -> str:
@@ -287,11 +283,14 @@ class Grad(NamedTuple):
         )
 
 
-class Rule(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rule:
     """A formula of an output's shape or dtype, or of a launch's threads along an axis."""
 
     text: str
     expr: Expr
+    # Of a shape or dtype, with the entry's `let`s inserted; equal trees are different objects.
+    tree: ast.expr | None = field(default=None, compare=False)
 
 
 class Holds(enum.Enum):
@@ -394,10 +393,11 @@ class Kernel(NamedTuple):
         }
 
 
-class Condition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Condition:
     """A check of the arguments."""
 
-    text: str
+    tree: ast.expr = field(compare=False)  # with the entry's `let`s inserted
     expr: Expr
     message: str
     array: str = ""  # the array whose axes it checks, if it comes from `axes`

@@ -31,8 +31,9 @@ RESERVED = {name: reason for reason, names in _of("argument") for name in names}
 # The beginning of a dotted name that is no overload as in torch.
 PACKAGES = ("mx", "mlx", "np", "numpy", "torch", "jax")
 _MODULES = ("special", "linalg", "fft", "nn", "random", "fast")
+_METAL = {name: reason for reason, names in _of("metal") for name in names}
 # Names of arguments that always have another name in C++: the stream, and kernels' element type.
-_OURS = ("s", "T")
+_OURS = ("s", "T", *_METAL)
 
 
 def better(name: str, what: str) -> str:
@@ -55,6 +56,8 @@ def clash(name: str, what: str) -> str | None:
         for reason, pattern in patterns:
             if any(map(pattern.fullmatch, texts)):
                 return reason
+    if what == "an output" and name in _METAL:
+        return _METAL[name]
     return None if what == "an operator" else RESERVED.get(name)
 
 

@@ -82,7 +82,8 @@ class _Parser(Types):
         if first and others:
             mistake = "qualified" if "::" in self.token or first in PACKAGES else "in_module"
             about = {"token": self.token, "name": others[-1]}
-            raise self.error(mistake, self.i, **about, module=".".join([first, *others[:-1]]))
+            about["module"] = ".".join([first, *others[:-1]])
+            raise self.error(mistake, self.i, "overload" * bool(overload(self.token)), **about)
         return (None if self.token == "(" else self.name("an operator")), None
 
     def name(self, what: str) -> str:

@@ -339,7 +339,7 @@ class Types(Tokens):
         if items and all(item == {_BOOL} for item in items):
             return {_BOOLS}
         if not items or any(item != {_INT} for item in items):
-            raise self.error("tuple", begin)
+            raise self.error("tuple", begin, self.grammar.name)
         return {Type(Kind.INTS, length=len(items))}
 
     def choices(self, closing: str, begin: int) -> set[Type]:

@@ -128,8 +128,23 @@ def _by_place(error: ValidationError, data: Any) -> dict[KeyPath, _Wrong]:
     return {
         path: wrong
         for path, wrong in found.items()
-        if path not in outer and not ("missing" in wrong and path[:-1] in unknown)
+        if path not in outer
+        and not ("missing" in wrong and path[:-1] in unknown)
+        and not _is_like_first(path, data)
     }
+
+
+def _is_like_first(path: KeyPath, data: Any) -> bool:
+    """Return whether an item of `dtypes` has the form of the first one, but another item does not.
+
+    Lists of dtypes and lists of groups are two forms, so that each item is wrong in one of them.
+    """
+    items = _at(data, path[:1])
+    if path[0] != "dtypes" or len(path) != 2 or not isinstance(items, list):
+        return False
+    forms = [type(item) for item in items]
+    first = forms[0]
+    return first in (str, dict) and forms[int(path[1])] is first and len(set(forms)) > 1
 
 
 def _at(value: Any, path: KeyPath) -> Any:

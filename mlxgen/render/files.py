@@ -24,7 +24,7 @@ from .reference import InPlace, Reference, inplace, markdown
 
 TEMPLATES = Path(__file__).parent / "templates"
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use macros of earlier ones
-SHARD = 16  # approximate number of operators per binding file
+SHARD = 16  # approximate number of operators per binding file; four times as many if LARGE
 GROUP = 24  # approximate number of composites that large packages compile together
 LARGE = 256  # number of composites from which on they are compiled in groups
 
@@ -275,7 +275,10 @@ def package_files(
         files[f"include/{name}/{p.name}.h"] = p.header or None
         files[f"src/{p.name}.cpp"] = p.source or None
     # The number of binding files is a power of two, so that adding ops moves few others.
-    count = 1 << max(0, (len(public) - 1) // SHARD).bit_length()
+    # Functions of equal types share their code, so that large files compile in less time per
+    # function.
+    shard = 4 * SHARD if _is_large(made) else SHARD
+    count = 1 << max(0, (len(public) - 1) // shard).bit_length()
     shards: list[list[Pieces]] = [[] for _ in range(count)]
     first = _first_overloads(public)
     for p in public:
@@ -432,8 +435,9 @@ def sources_cmake(made: Iterable[Pieces], paths: Sequence[str], depends: Sequenc
     Large packages compile several sources at once; smaller ones each by itself, so that an edit
     compiles one.
     """
+    made = list(made)
     composites = [p.name for p in made if p.composite]
-    count = 1 << (len(composites) // GROUP).bit_length() if len(composites) >= LARGE else 0
+    count = 1 << (len(composites) // GROUP).bit_length() if _is_large(made) else 0
     groups: list[list[str]] = [[] for _ in range(count)]
     for name in composites if count else ():
         groups[zlib.crc32(name.encode()) % count].append(f"src/{name}.cpp")
@@ -445,6 +449,10 @@ def sources_cmake(made: Iterable[Pieces], paths: Sequence[str], depends: Sequenc
         depends=depends,
         groups=groups,
     )
+
+
+def _is_large(made: Iterable[Pieces]) -> bool:
+    return sum(p.composite for p in made) >= LARGE
 
 
 def _is_binding(path: str) -> bool:

@@ -22,6 +22,7 @@ import sys
 import textwrap
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial, reduce
@@ -33,7 +34,7 @@ import numpy as np
 
 from .. import testing
 from . import Arrays, Function
-from .formulas import FORMULA_NAMES, formula_code, lengths_of
+from .formulas import FORMULA_NAMES, formula_code, is_known, lengths_of
 from .shapeless import Resized, check_shapeless, equal_axes, named_axes, single_axes
 
 DISTANCE = 0.1
@@ -198,9 +199,12 @@ class Subject:
         for arg in self.op["args"]:
             given = self.case.sample.get(arg["name"])
             dtypes = self.op["dtypes"].get(arg["name"], ())
-            if arg["kind"] == "list of arrays":
-                for i, item in enumerate([{}, {}] if given is None else given):
-                    found.append(SampleArray.of(arg, item, i, dtypes))
+            if "list of" in arg["kind"] and "array" in arg["kind"]:
+                if given is None:
+                    given = [{}, {}] if arg["kind"] == "list of arrays" else []
+                for i, item in enumerate(given):
+                    if item is not None:
+                        found.append(SampleArray.of(arg, item, i, dtypes))
             elif arg["kind"] == "array" and (given is not None or not arg["optional"]):
                 found.append(SampleArray.of(arg, given or {}, None, dtypes))
         return found
@@ -255,12 +259,18 @@ class Subject:
         """Return the arguments of a call: these arrays and the other values of the sample."""
         kinds = {arg["name"]: arg["kind"] for arg in self.op["args"]}
         out: dict[str, Any] = {name: None for name, kind in kinds.items() if kind == "array"}
+        sample = self.case.sample
+        for name, kind in kinds.items():
+            if kind == "list of optional arrays" and sample.get(name) is not None:
+                out[name] = [None] * len(sample[name])
         for slot, a in zip(self.slots, arrays, strict=True):
             if slot.index is None:
                 out[slot.arg] = a
-            else:
+            elif kinds[slot.arg] == "list of arrays":
                 out.setdefault(slot.arg, []).append(a)
-        for name, value in self.case.sample.items():
+            else:
+                out[slot.arg][slot.index] = a
+        for name, value in sample.items():
             if "array" not in kinds[name]:
                 is_dtype = kinds[name] == "dtype" and value is not None
                 out[name] = getattr(mx, value) if is_dtype else value
@@ -366,6 +376,8 @@ class Subject:
         names |= _functions(self.package)
         used = getattr(getattr(self.package, "_build_info", None), "USES", ())
         names |= {name: sys.modules[name] for name in used}
+        if not is_known(text, {*names, *self.op["lengths"], *(a["name"] for a in self.op["args"])}):
+            return None
         for arg in self.op["args"]:
             default = arg["default"] if arg["has_default"] else None
             names[arg["name"]] = None if default is None else eval(default, dict(FORMULA_NAMES))
@@ -412,9 +424,13 @@ def _resolve(package: ModuleType, op: Mapping[str, Any], suffix: str = "") -> An
 
 
 def _functions(package: ModuleType) -> dict[str, Any]:
-    """Return the functions that formulas call: by names in C++, and rather by names in Python."""
+    """Return the functions that formulas call: by names in C++, and rather by names in Python.
+
+    In Python the C++ name of an overload has no equivalent, because the arguments choose.
+    """
     ops = _operators(package)
-    found = {op["name"]: op for op in ops}
+    shared = Counter((op["module"], op["python_name"]) for op in ops)
+    found = {op["name"]: op for op in ops if shared[op["module"], op["python_name"]] == 1}
     inside = {op["python_name"]: op for op in reversed(ops) if op["module"]}
     found |= inside | {op["python_name"]: op for op in ops if not op["module"]}
     return {name: _resolve(package, op) for name, op in found.items()}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import builtins
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import mlx.core as mx
@@ -32,6 +32,24 @@ def formula_code(text: str, name: str = "<formula>") -> tuple[CodeType, set[str]
     tree = _Shapes().visit(ast.parse(f"({text}\n)", name, "eval"))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     return compile(ast.fix_missing_locations(tree), name, "eval"), names
+
+
+def is_known(text: str, names: Collection[str]) -> bool:
+    """Return whether Python has all functions of a formula: MLX's C++ has more than `mlx.core`.
+
+    ``names`` are the names without a dot that it may use.
+    """
+    nodes = [*ast.walk(ast.parse(f"({text}\n)", mode="eval"))]
+    loops = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id not in names and node.id not in loops:
+            return False
+        match node:
+            case ast.Attribute(ast.Name(name) | ast.Attribute(ast.Name("mx"), name), attribute):
+                module = mx if name == "mx" else getattr(mx, name, None)
+                if isinstance(module, ModuleType) and not hasattr(module, attribute):
+                    return False
+    return True
 
 
 def lengths_of(places: Mapping[str, Sequence[Any]], values: Mapping[str, Any]) -> dict[str, int]:

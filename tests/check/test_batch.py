@@ -14,6 +14,7 @@ from sample import project
 from mlxgen.check.file import resolve
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.formula.numbers import ArrayFacts, Impossible, evaluated
+from mlxgen.formula.source import parsed
 from mlxgen.read.sources import Sources
 from mlxgen.read.yaml import Document
 
@@ -173,10 +174,10 @@ def test_conditions_that_hold(that: str, codes: Codes) -> None:
     assert codes(that) == set()
     for called, batched in calls():
         try:
-            holds = evaluated(that, called, None)
+            holds = evaluated(parsed(that), called, None)
         except Impossible:
             continue
-        assert not holds or evaluated(that, batched, None), (called, batched)
+        assert not holds or evaluated(parsed(that), batched, None), (called, batched)
 
 
 @pytest.mark.parametrize("that", MAY_NOT)
@@ -189,10 +190,10 @@ def test_shapes_that_hold(shape: str, codes: Codes) -> None:
     assert codes(shape=shape) == set()
     for called, batched in calls():
         try:
-            given = tuple(evaluated(shape, called, None))
+            given = tuple(evaluated(parsed(shape), called, None))
         except Impossible:
             continue
-        assert tuple(evaluated(shape, batched, None)) == (5, *given)
+        assert tuple(evaluated(parsed(shape), batched, None)) == (5, *given)
 
 
 @pytest.mark.parametrize("shape", SHAPES_MAY_NOT)

@@ -10,10 +10,10 @@ import mlxgen
 from mlxgen.diagnostics.messages import rows
 
 ROOT = Path(mlxgen.__file__).parent
-LAYERS = ("check", "render", "package", "editor")
+LAYERS = ("check", "command", "editor", "formula", "imports", "package", "render")
 FLAGS = {"ASCII", "MULTILINE", "escape"}
 # Objects whose `replace` is about files.
-FILES = {"os", "made"}
+FILES = {"os", "made", "write"}
 
 
 def _is_use(node: ast.AST) -> bool:

@@ -54,12 +54,12 @@ def plant(monkeypatch: pytest.MonkeyPatch):
     return plant
 
 
-def reported(folder: Path, *ops: str) -> Diagnostics:
+def reported(folder: Path, *ops: str, jobs: int | None = None) -> Diagnostics:
     """Return the errors of operators of this repository, as they are generated now."""
     diags = Diagnostics()
     settings = load_settings(ROOT, diags)
     assert settings is not None
-    host.check_host(settings, folder, diags, include=ops)
+    host.check_host(settings, folder, diags, include=ops, jobs=jobs)
     return diags
 
 
@@ -125,6 +125,28 @@ def test_mistakes_are_reported(code: str, wheel, plant, tmp_path: Path) -> None:
         if code == "MG811":
             assert "rms_norm_residual.cpp:" in item.notes[0]
             assert new in item.notes[0]
+
+
+def test_one_of_several_has_a_mistake(wheel, plant, tmp_path: Path, monkeypatch) -> None:
+    """Operators are compiled as one file; if there is a mistake, each by itself."""
+    compiled = []
+    run = host.HostCompiler._run
+
+    def noted(self, arguments):
+        source = Path(arguments[arguments.index("-c") + 1])
+        if source.suffix == ".cpp":
+            compiled.append(source.name)
+        return run(self, arguments)
+
+    monkeypatch.setattr(host.HostCompiler, "_run", noted)
+    operators = {"axpby.cpp", "rms_norm_residual.cpp"}
+    assert reported(tmp_path / "right", "axpby", "rms_norm_residual", jobs=1).ok
+    assert compiled.count("unit.cpp") == 1 and not operators & {*compiled}
+    compiled.clear()
+    plant(BOUND, next(iter(MISTAKES["MG812"])))
+    found = reported(tmp_path / "wrong", "axpby", "rms_norm_residual", jobs=1).sorted()
+    assert [(item.code, item.op) for item in found] == [("MG812", "rms_norm_residual")]
+    assert compiled.count("unit.cpp") == 1 and operators <= {*compiled}
 
 
 def test_mistake_in_a_source_of_the_project_is_reported_there(wheel, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_values_are_within_bounds() -> None:
             shape = tuple(choose.choice([0, 1, 2, 7]) for _ in range(choose.randrange(4)))
             names = {"x": ArrayFacts(shape, None), "n": choose.randrange(-5, 9)}
             try:
-                value = evaluated(text, names | {"k": choose.choice([2, 3, 4])}, None)
+                value = evaluated(parsed(text), names | {"k": choose.choice([2, 3, 4])}, None)
             except Impossible:
                 continue
             assert value is None or least <= value <= most, (text, names)

@@ -40,8 +40,14 @@ def test_lists_of_gradients_may_be_empty_too() -> None:
 
 
 def test_unsupported_types_are_named(torch_schema: Schema) -> None:
-    with pytest.raises(Unsupported, match=r"the type bool\[3\] of 'output_mask'"):
+    with pytest.raises(Unsupported, match="the type Dimname of 'dim'"):
         overloads.signature(torch_schema.overloads["masks"])
+
+
+def test_bools_are_lists() -> None:
+    text = "backward(Tensor grad, bool[3] output_mask) -> Tensor"
+    assert str(overloads.signature(schema.parse(text))) == text
+    assert overloads.accepted("bool[3]") == {"bools"}
 
 
 def _arranged(*signatures: str, keep: tuple[str, ...] = ()) -> tuple[list[str], dict[str, str]]:
@@ -58,6 +64,12 @@ SCALAR = "add.Scalar(Tensor self, Scalar other, *, Scalar alpha=1) -> Tensor"
 def test_numbers_are_arrays() -> None:
     assert _arranged(TENSOR, SCALAR) == (["Tensor"], {"add.Scalar": "add.Tensor"})
     assert _arranged(SCALAR, TENSOR) == (["Tensor"], {"add.Scalar": "add.Tensor"})
+
+
+def test_what_has_no_formula_may_be_served_by_another() -> None:
+    number, array = (overloads.signature(schema.parse(text)) for text in (SCALAR, TENSOR))
+    assert overloads.served([number], [array]) == {"add.Scalar": "add.Tensor"}
+    assert overloads.served([array], [number]) == {}
 
 
 def test_overridden_overloads_stay_and_are_tried_first() -> None:

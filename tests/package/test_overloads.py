@@ -49,6 +49,8 @@ YAML = """
   composite: |-
     (pick(self), pick(self, 1), pick(self, keepdim=True, dim=0), pick(self, 1.5),
     2 * pick_dim(self, 1), flags(True, self) + flags(10, self))
+- signature: "by_cpp_name(Tensor self) -> Tensor"
+  composite: pick_scale(self, 2)
 - signature: "kernel.one(Tensor self, Tensor default) -> Tensor"
   dispatch: {cpu: one}
   grad: {self: grad * default, default: grad * self}
@@ -131,6 +133,13 @@ def test_only_the_deprecated_overload_warns() -> None:
 def test_formulas_call_the_same_overloads() -> None:
     found = ops().caller(mx.ones((1,)))
     assert [array.item() for array in found] == [1, 2, 3, 4, 4, 2 + 11]
+
+
+def test_formulas_call_an_overload_by_its_cpp_name() -> None:
+    """The checks have no reference for it, because Python cannot call `pick_scale` with an int."""
+    assert ops().by_cpp_name(mx.ones((1,))).item() == 4
+    failures = [f for f in check(ops()).failures if f.operator == "by_cpp_name"]
+    assert not failures, failures
 
 
 def test_one_method_for_all_overloads() -> None:

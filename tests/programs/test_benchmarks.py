@@ -16,6 +16,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import scipy.special
+from mlx.utils import tree_flatten
 
 from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
@@ -124,6 +125,35 @@ def test_training_compares_like_with_like(benchmarks: ModuleType) -> None:
                 for ours, theirs in zip(outputs[0], other, strict=True):
                     size = float(mx.abs(theirs).max())
                     np.testing.assert_allclose(ours, theirs, 0, 2e-5 * max(size, 1e-3), True, name)
+
+
+def test_aten_compares_like_with_like(benchmarks: ModuleType) -> None:
+    """Compare the results on small arrays, because another formula would take another time."""
+    pytest.importorskip("mlx_aten", reason="mlx_aten is not built")
+    module = importlib.import_module("benchmarks.aten_operators")
+    cases = module.cases()
+    assert len({case.name for case in cases}) == len(cases) > 60
+    with mx.stream(mx.cpu):
+        for case in cases:
+            arguments = case.arguments(False)
+            both = case.ours(*arguments), case.reference(*arguments)
+            ours, theirs = ([leaf for _, leaf in tree_flatten([result])] for result in both)
+            for x, y in zip(ours, theirs, strict=True):
+                np.testing.assert_allclose(x, y, 1e-4, 1e-5, True, case.name)
+
+
+def test_the_wrapper_computes_what_models_compute(benchmarks: ModuleType) -> None:
+    pytest.importorskip("mlx_aten", reason="mlx_aten is not built")
+    module = importlib.import_module("benchmarks.aten_models")
+    with mx.stream(mx.cpu):
+        for model in module.models():
+            calls = module.calls(model)
+            del calls["compiled"]  # test_exported.py compiles the models
+            fused, plain, wrapped = (call() for call in calls.values())
+            for ours, others in ((fused, plain), (wrapped, plain)):
+                for x, y in zip(ours, others, strict=True):
+                    size = max(1.0, float(mx.abs(y).max()))
+                    np.testing.assert_allclose(x, y, 0, 1e-4 * size, True, model.name)
 
 
 LOOP = """__ZN6mlxgen12multiversionIZN3erf_float2Op7elementEv:

@@ -1,6 +1,7 @@
 """The generated code of the shipped operators: format, pages, and types for checkers."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,22 @@ def test_only_what_is_an_operators_own(generated: Path) -> None:
     shown = formatted(header) + formatted(texts["axpby.cpp"])
     assert len(shown.splitlines()) <= 160
     assert "class" not in header
+
+
+def test_large_packages_compile_in_few_units(tmp_path: Path) -> None:
+    """Each unit reads MLX's headers: those of composites are grouped, those of bindings are few."""
+    entries = (f'- signature: "f{i}(array x) -> array"\n  composite: x + {i}\n' for i in range(300))
+    (tmp_path / "mlx_ops.yaml").write_text("".join(entries))
+    assert project.run(tmp_path / "mlx_ops.yaml", tmp_path / "out").ok
+    bindings = [path.read_text() for path in (tmp_path / "out" / "src").glob("bind_*.cpp")]
+    assert len(bindings) == 8
+    bound = re.findall(r"&(f\d+)_python", "".join(bindings))
+    assert sorted(bound) == sorted(f"f{i}" for i in range(300))
+    listed = (tmp_path / "out" / "sources.cmake").read_text()
+    groups = re.findall(r"set\(MLXGEN_GROUP_\d+\n(.*?)\)", listed, re.DOTALL)
+    assert len(groups) == 16
+    members = re.findall(r"src/(f\d+)\.cpp", "".join(groups))
+    assert sorted(members) == sorted(bound)
 
 
 def test_documentation_that_reads_like_a_template(tmp_path: Path) -> None:

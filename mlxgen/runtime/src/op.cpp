@@ -56,6 +56,10 @@ std::string show(bool value) {
   return value ? "True" : "False";
 }
 
+std::string show(const Scalar& number) {
+  return number.visit([](auto value) { return show(value); });
+}
+
 void fail(
     const char* op,
     const std::string& what,
@@ -699,7 +703,7 @@ class StandIn : public Primitive {
 
 } // namespace
 
-Arrays without_gradients(const Arrays& inputs, const Stream& s) {
+Arrays without_gradients(const Arrays& inputs, StreamOrDevice s) {
   Arrays out;
   for (const auto& in : inputs) {
     out.push_back(mx::stop_gradient(in, s));
@@ -937,7 +941,8 @@ std::function<Arrays(const Arrays&)> with_gradient(
                  const Arrays& primals,
                  const Arrays& tangents,
                  const std::vector<int>& argnums) {
-    auto outputs = fun(primals);
+    // Outputs with the custom gradient, for derivatives of this derivative.
+    auto outputs = with_gradient(fun, vjp)(primals);
     auto s = stream_of(outputs[0]);
     auto pullback = [&](const Arrays& cotangents) {
       auto all = vjp(primals, cotangents, outputs);
@@ -982,7 +987,12 @@ std::function<Arrays(const Arrays&)> with_gradient(
     auto outputs = with_gradient(batched_fun, batched_vjp)(inputs);
     return {outputs, std::vector<int>(outputs.size(), 0)};
   };
-  return mx::custom_function(std::move(fun), std::move(vjp), jvp, vmap);
+  // mx::jvp also differentiates the functions inside of `fun`, which may have
+  // no jvp, unless no tangent reaches them.
+  auto forward = [fun](const Arrays& inputs) {
+    return fun(without_gradients(inputs, {}));
+  };
+  return mx::custom_function(forward, std::move(vjp), jvp, vmap);
 }
 
 Dtype DtypeRule::resolve(const char* op, const std::vector<Named>& args) const {

@@ -86,6 +86,7 @@ class Weight:
 
     array: mx.array
     record: str
+    trained: bool
 
 
 @dataclass
@@ -149,8 +150,8 @@ class _Reader:
         with self.damage(models[0]):
             signature = program.signature
             for paths in (signature.parameters, signature.buffers, signature.constants):
-                for path in paths.values():
-                    if path not in weights:
+                for name, path in paths.items():
+                    if path not in weights or name not in program.graph.tensors:
                         raise self.error(f"has no array for '{path}'")
         return Archive(program, weights)
 
@@ -236,7 +237,8 @@ class _Reader:
                 if key not in flat:
                     flat[key] = _from_bytes(self.bytes(source), dtype)
                 array = self.strided(flat[key], meta, path)
-                arrays[path] = Weight(array, f"{source} {json.dumps(meta, sort_keys=True)}")
+                place = f"{source} {json.dumps(meta, sort_keys=True)}"
+                arrays[path] = Weight(array, place, bool(meta["requires_grad"]))
         return arrays
 
     def strided(self, flat: mx.array, meta: Mapping[str, Any], path: str) -> mx.array:

@@ -21,6 +21,7 @@ from .program import (
     Output,
     Program,
     Ref,
+    Tensor,
     Value,
     names_of,
     refs_of,
@@ -37,10 +38,10 @@ VIEWS = {
     *("aten.numpy_T.default", "aten.permute.default", "aten.select.int", "aten.slice.Tensor"),
     *("aten.split.Tensor", "aten.split.sizes", "aten.split_with_sizes.default"),
     *("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.swapaxes.default"),
-    *("aten.swapdims.default", "aten.t.default", "aten.tensor_split.indices"),
+    *("aten.t.default", "aten.tensor_split.indices"),
     *("aten.tensor_split.sections", "aten.transpose.int", "aten.unbind.int"),
     *("aten.unflatten.int", "aten.unfold.default", "aten.unsqueeze.default"),
-    *("aten.view.default", "aten.view_as.default"),
+    *("aten.view.default", "aten.view_as.default", "aten.swapdims.default", "mlx.as_strided"),
 }
 # Operators that return their argument, or a copy if something has to be computed.
 DROPOUT = {"aten.dropout.default", "aten.feature_dropout.default"}
@@ -52,15 +53,17 @@ CONVERSIONS = {
     *("aten.contiguous.default", "aten.to.device", "aten.to.dtype", "aten.to.dtype_layout"),
     *("aten.to.other", "aten.type_as.default"),
 }
-BATCH_NORM = {
-    *("aten.batch_norm.default", "aten.native_batch_norm.default"),
-    "aten._native_batch_norm_legit.default",
+# Normalization in training: the operators that also return new running statistics, and how many
+# other results they have.
+STATISTICS = {
+    "aten.batch_norm.default": ("aten._native_batch_norm_legit_functional.default", 3),
+    "aten.native_batch_norm.default": ("aten._native_batch_norm_legit_functional.default", 3),
+    "aten._native_batch_norm_legit.default": (
+        "aten._native_batch_norm_legit_functional.default",
+        3,
+    ),
+    "aten.instance_norm.default": ("mlx.instance_norm", 1),
 }
-STATISTICS = "aten._native_batch_norm_legit_functional.default"
-STATISTICS_INPUTS = (
-    *("input", "weight", "bias", "running_mean", "running_var"),
-    *("training", "momentum", "eps"),
-)
 # Operators that change the shape of an array in place, for which nothing is implemented.
 RESHAPED = {
     f"aten.{name}"
@@ -114,8 +117,12 @@ class _Functional:
             self.inline(node, node.inputs[1].value, node.inputs[2:], bool(node.inputs[0].value))
         elif node.target == "higher_order.wrap_with_autocast" and not node.inputs[2].value:
             self.inline(node, node.inputs[4].value, node.inputs[5:], True)
-        elif node.target in BATCH_NORM and self.changes_statistics(node):
-            self.batch_norm(node)
+        elif node.target == "aten.as_strided.default" and self.is_whole(node.inputs[0].value):
+            node = replace(node, target="mlx.as_strided", inputs=self.inputs(node))
+            self.emit(node)
+            self.note_view(node)
+        elif node.target in STATISTICS and self.changes_statistics(node):
+            self.normalization(node)
         elif kind.startswith("aten.") and kind.endswith("_") and not kind.endswith("__"):
             self.in_place(node, kind.removesuffix("_"), overload)
         else:
@@ -127,6 +134,11 @@ class _Functional:
 
     def inputs(self, node: Node) -> tuple[Input, ...]:
         return tuple(replace(i, value=replace_refs(i.value, self.read)) for i in node.inputs)
+
+    def is_whole(self, value: Value) -> bool:
+        """Return whether an array has all elements of its memory, in row order."""
+        name = value.name if isinstance(value, Ref) else ""
+        return name not in self.views and name in self.tensors and self.tensors[name].contiguous
 
     # Views and changes.
 
@@ -153,13 +165,8 @@ class _Functional:
             return None
         if "dropout" in node.target:
             return not node.get("train") or node.get("p") == 0
-        if node.target in (
-            "aten.reshape.default",
-            "aten.reshape_as.default",
-            "aten.flatten.using_ints",
-            "aten.ravel.default",
-        ):
-            return True if before.contiguous or before.shape == after.shape else None
+        if node.target in RESHAPES:
+            return _is_view(before, after)
         if before.dtype != after.dtype or node.get("copy"):
             return False
         return True if before.strides == after.strides else (False if after.contiguous else None)
@@ -271,26 +278,16 @@ class _Functional:
         return any(other is not None and other.dtype != before.dtype for other in others)
 
     def changes_statistics(self, node: Node) -> bool:
-        return bool(node.get("training")) and isinstance(node.get("running_mean"), Ref)
+        training = node.get("training", node.get("use_input_stats"))
+        return bool(training) and isinstance(node.get("running_mean"), Ref)
 
-    def batch_norm(self, node: Node) -> None:
-        """Replace batch norm in training by the operator that returns the new statistics."""
-        names = [*node.outputs(), *(next(self.names) for _ in range(5))][:3]
+    def normalization(self, node: Node) -> None:
+        """Replace a normalization in training by one that returns the new statistics."""
+        target, results = STATISTICS[node.target]
+        names = [*node.outputs(), *(next(self.names) for _ in range(results))][:results]
         statistics = [node.get("running_mean").name, node.get("running_var").name]
         changed = [next(self.names) for _ in statistics]
-        given = {i.name: i for i in self.inputs(node)}
-        order = (
-            "input",
-            "weight",
-            "bias",
-            "running_mean",
-            "running_var",
-            "training",
-            "momentum",
-            "eps",
-        )
-        inputs = tuple(replace(given[key], keyword=False) for key in order)
-        target = "aten._native_batch_norm_legit_functional.default"
+        inputs = self.inputs(node)[:8]  # without cudnn_enabled
         self.emit(Node(node.name, target, inputs, (*names, *changed), node.place))
         for name, new in zip(statistics, changed, strict=True):
             self.copy_type(name, new)
@@ -318,6 +315,33 @@ class _Functional:
             value = replace_refs(value, lambda inner: Ref(renamed.get(inner, inner)))
             target = "aten.alias.default" if differentiable else "aten.detach.default"
             self.add(Node(name, target, (Input("self", value),), name, node.place))
+
+
+def _is_view(before: Tensor, after: Tensor) -> bool | None:
+    """Return whether a reshaped array shares memory; None if that is not known.
+
+    It does if each group of axes that are joined or divided has its elements at equal distances.
+    """
+    if before.contiguous or before.shape == after.shape:
+        return True
+    axes = [*zip(before.shape, before.strides, strict=True)]
+    if not all(isinstance(n, int) for n in (*before.shape, *before.strides, *after.shape)):
+        return None
+    sizes = [int(n) for n in after.shape if n != 1]
+    left = [(int(n), int(stride)) for n, stride in axes if n != 1]
+    while left and sizes:
+        n, stride = left.pop()
+        m = sizes.pop()
+        while n != m:
+            if n < m:
+                if not left or left[-1][1] != n * stride:
+                    return False  # torch copies
+                n *= left.pop()[0]
+            else:
+                if not sizes:
+                    return None
+                m *= sizes.pop()
+    return True
 
 
 def _flat(values: list[Value]) -> Iterator[Value]:

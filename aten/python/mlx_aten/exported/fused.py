@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -20,11 +21,20 @@ REDUCTIONS = ("none", "mean", "sum")  # by torch's numbers
 def attention(
     q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, causal: bool, scale: float | None
 ) -> mx.array:
-    """Return softmax(scale * q @ k.T + mask) @ v over the last two axes."""
+    """Return softmax(scale * q @ k.T + mask) @ v over the last two axes.
+
+    A query whose mask excludes all keys, such as one of padding, has the result 0, as in torch.
+    """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return mx.fast.scaled_dot_product_attention(
-        q, k, v, scale=scale, mask="causal" if causal else mask
-    )
+    if mask is None:
+        return mx.fast.scaled_dot_product_attention(
+            q, k, v, scale=scale, mask="causal" if causal else None
+        )
+    visible = mx.any(mask if mask.dtype == mx.bool_ else mask > -math.inf, axis=-1, keepdims=True)
+    # Without keys, softmax would be NaN, also in gradients.
+    mask = mx.where(visible, mask, mx.array(mask.dtype == mx.bool_, mask.dtype))
+    result = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+    return mx.where(visible, result, 0)
 
 
 def layer_norm(x: mx.array, weight: mx.array | None, bias: mx.array | None, eps: float) -> mx.array:

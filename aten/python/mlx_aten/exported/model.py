@@ -7,7 +7,7 @@ arrays of that tree; constants of the program and buffers that a state dict lack
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -17,8 +17,8 @@ import mlx.nn as nn
 from mlx.utils import tree_unflatten
 
 from .archive import Archive
-from .operators import DROPPED, Find, Function, lookup
-from .program import ExportError, Graph, Leaf, Node, Program, refs_of, replace_refs
+from .operators import DROPPED, WRITES, Find, Function, lookup
+from .program import ExportError, Graph, Input, Leaf, Node, Program, Ref, refs_of, replace_refs
 from .tree import TreeSpec
 
 Tree = dict[str, Any]
@@ -83,6 +83,8 @@ class ExportedModel(Part):
         for name, path in signature.constants.items():
             own.fixed[name] = weights[path].array
         _fill(self, entries)
+        for path in (p for p in signature.parameters.values() if not weights[p].trained):
+            self._freeze(_keys(own.tied.get(path, path)))
         own.run = _runner(program.graph, find, program.file)
 
     @property
@@ -115,13 +117,32 @@ class ExportedModel(Part):
         """
         return self._call(parameters, args, kwargs)
 
+    def _freeze(self, keys: tuple[str, ...]) -> None:
+        """Freeze a parameter that torch does not train either."""
+        part: Any = self
+        for key in keys[:-1]:
+            part = part[int(key)] if isinstance(part, list) else part[key]
+        if isinstance(part, Part):
+            part.freeze(keys=[keys[-1]], recurse=False)
+
     def _call(self, tree: Mapping[str, Any], args: Any, kwargs: Any) -> tuple[Any, Tree]:
         own = self._exported
         program, signature = own.program, own.program.signature
+        if not isinstance(tree, Mapping):
+            raise TypeError(
+                f"parameters must be a tree such as model.parameters(), not {type(tree).__name__}"
+            )
         values: dict[str, Any] = dict(own.fixed)
         for name, keys in own.where.items():
             value = _get(tree, keys)
-            values[name] = _get(self, keys) if value is None else value
+            value = _get(self, keys) if value is None else value
+            shape = program.graph.tensors[name].shape
+            if not isinstance(value, mx.array) or value.shape != shape:
+                found = value.shape if isinstance(value, mx.array) else type(value).__name__
+                raise ValueError(
+                    f"'{'.'.join(keys)}' must be an array of shape {shape}, not {found}"
+                )
+            values[name] = value
         values |= _bind(program, args, kwargs)
         outputs = own.run(values)
         result = program.outputs.build(outputs[i] for i in signature.results)
@@ -193,10 +214,14 @@ def _container(entries: Entries) -> Part | list[Any]:
 def _get(tree: Any, keys: tuple[str, ...]) -> Any:
     """Return the array at a place of a tree, or None."""
     for key in keys:
-        if isinstance(tree, list):
+        if isinstance(tree, dict):  # also modules; to ask for Mapping takes far longer
+            tree = tree.get(key)
+        elif isinstance(tree, list):
             tree = tree[int(key)] if int(key) < len(tree) else None
+        elif tree is None or not isinstance(tree, Mapping):
+            return None
         else:
-            tree = tree.get(key) if isinstance(tree, Mapping) else None
+            tree = tree.get(key)
     return tree
 
 
@@ -217,6 +242,10 @@ def _bind(program: Program, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
                     f"exported, not {value!r}"
                 )
         elif not leaf.tensor:
+            if not isinstance(value, int | float):
+                raise TypeError(
+                    f"argument '{leaf.name}' must be a number, not {type(value).__name__}"
+                )
             values[leaf.name] = value
         else:
             values[leaf.name] = _array(program, leaf, value, sizes)
@@ -275,7 +304,8 @@ def _array(program: Program, leaf: Leaf, value: Any, sizes: dict[str, tuple[int,
         raise TypeError(f"argument '{leaf.name}' must be an mx.array, not {type(value).__name__}")
     if expected.dtype is None:
         raise ExportError(f"{program.file}: input '{leaf.name}' has a dtype that MLX lacks")
-    if _kind(value.dtype) != _kind(expected.dtype):
+    same = value.dtype == expected.dtype
+    if not same and _kind(value.dtype) != _kind(expected.dtype):
         raise TypeError(f"argument '{leaf.name}' must be {expected.dtype}, not {value.dtype}")
     shape = tuple(value.shape)
     if len(shape) != len(expected.shape):
@@ -302,7 +332,7 @@ def _array(program: Program, leaf: Leaf, value: Any, sizes: dict[str, tuple[int,
                 f"argument '{leaf.name}' has {size} at axis {axis}, but '{other}' has {first}; the "
                 "program was exported for equal sizes"
             )
-    return value.astype(expected.dtype)
+    return value if same else value.astype(expected.dtype)
 
 
 # Running.
@@ -317,6 +347,9 @@ def _runner(graph: Graph, find: Find, file: str) -> Run:
     steps = []
     for node in graph.nodes:
         function = lookup(node.target, find)
+        if _depends_on_values(node, graph):
+            missing.setdefault(f"{node.target} with an index of bools", []).append(node)
+            continue
         if node.target == "mlx.write_view":
             view = lookup(node.get("view"), find)
             if view is None or function is None:
@@ -347,52 +380,92 @@ def _runner(graph: Graph, find: Find, file: str) -> Run:
     return run
 
 
-Step = Callable[[dict[str, Any]], None]
+def _depends_on_values(node: Node, graph: Graph) -> bool:
+    """Return whether the shape of a result depends on values, which MLX's arrays cannot have."""
+    if node.target not in ("aten.index.Tensor", "aten._unsafe_index.Tensor"):
+        return False
+    indices = (graph.tensors.get(name) for name in refs_of(node.get("indices")))
+    return any(index is not None and index.dtype == mx.bool_ for index in indices)
 
 
-def _arguments(node: Node, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    positional, named = [], {}
-    for argument in node.inputs:
-        if argument.name in DROPPED:
-            continue
-        value = replace_refs(argument.value, values.__getitem__)
-        if argument.keyword:
-            named[argument.name] = value
-        else:
-            positional.append(value)
-    return positional, named
+Values = dict[str, Any]
+Step = Callable[[Values], None]
+
+
+def _arguments(inputs: Iterable[Input]) -> Callable[[Values], tuple[list[Any], dict[str, Any]]]:
+    """Return a function from the program's values to the arguments of a function.
+
+    A call takes longer than the function's own work if it looks for references in all of them:
+    where they are is determined once.
+    """
+    used = [i for i in inputs if i.name not in DROPPED]
+    ordered = [i for i in used if not i.keyword] + [i for i in used if i.keyword]
+    count = sum(not i.keyword for i in used)
+    keys = [i.name for i in ordered[count:]]
+    given = [replace_refs(i.value, Ref) for i in ordered]
+    refs = [(at, value.name) for at, value in enumerate(given) if isinstance(value, Ref)]
+    nested = [
+        (at, value)
+        for at, value in enumerate(given)
+        if not isinstance(value, Ref) and any(refs_of(value))
+    ]
+
+    def arguments(values: Values) -> tuple[list[Any], dict[str, Any]]:
+        filled = given.copy()
+        for at, name in refs:
+            filled[at] = values[name]
+        for at, value in nested:
+            filled[at] = replace_refs(value, values.__getitem__)
+        return filled[:count], dict(zip(keys, filled[count:], strict=True))
+
+    return arguments
 
 
 def _step(node: Node, function: Function) -> Step:
-    def step(values: dict[str, Any]) -> None:
-        positional, named = _arguments(node, values)
+    arguments = _arguments(node.inputs)
+
+    def step(values: Values) -> None:
+        positional, named = arguments(values)
         try:
             result = function(*positional, **named)
         except Exception as error:
-            text = f"{error}, from {node.target} in node '{node.name}'{_where(node)}"
-            raise ExportError(text) from error
+            raise _failure(node, error) from error
         _store(values, node.output, result)
 
     return step
 
 
+def _failure(node: Node, error: Exception) -> ExportError:
+    return ExportError(f"{error}, from {node.target} in node '{node.name}'{_where(node)}")
+
+
 def _write_step(node: Node, view: Function, write: Function) -> Step:
-    source, elements, _, position, *others = node.inputs
+    source, elements, kind, position, *others = node.inputs
+    arguments = _arguments(others)
+    direct = WRITES.get(kind.value)
 
-    def step(values: dict[str, Any]) -> None:
-        def viewed(array: mx.array) -> Any:
-            rest = Node(node.name, node.target, tuple(others), None)
-            positional, named = _arguments(rest, values)
-            return view(array, *positional, **named)
-
-        given = (replace_refs(i.value, values.__getitem__) for i in (source, elements, position))
-        _store(values, node.output, write(*given, viewed))
+    def step(values: Values) -> None:
+        array, new, at = (
+            replace_refs(i.value, values.__getitem__) for i in (source, elements, position)
+        )
+        positional, named = arguments(values)
+        try:
+            if direct is not None:
+                result = direct(array, new, *positional, **named)
+            else:
+                result = write(array, new, at, lambda x: view(x, *positional, **named))
+        except Exception as error:
+            raise _failure(node, error) from error
+        _store(values, node.output, result)
 
     return step
 
 
 def _store(values: dict[str, Any], output: Any, result: Any) -> None:
     if isinstance(output, str):
+        if isinstance(result, mx.array) and not mx.issubdtype(result.dtype, mx.inexact):
+            # Integers have no gradients in torch; in MLX, those of scatters raise.
+            result = mx.stop_gradient(result)
         values[output] = result
     elif output is not None:
         for name, item in zip(output, result, strict=False):

@@ -1,8 +1,8 @@
 """The functions behind the operators of a program.
 
-Most are mlx_aten's. Here are those without a counterpart among functions over arrays: copies and
-conversions, sizes and the arithmetic with them, dropout, recurrent layers, and the fused operators
-that `rewrites.py` puts into programs.
+Most are mlx_aten's. Others are in `arrays.py`, `layers.py`, `recurrent.py` and `draws.py`. Here are
+those without a counterpart among functions over arrays: copies and conversions, sizes and the
+arithmetic with them, and the fused operators that `rewrites.py` puts into programs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,29 @@ from typing import Any
 
 import mlx.core as mx
 
-from . import fused, recurrent
+from . import arrays, draws, fused, layers, recurrent
 
 Function = Callable[..., Any]
 Find = Callable[[str, str], Function | None]
 
 # Arguments of ATen that have no meaning in MLX.
+# Overloads that mlx_aten lacks, of operators that it has: shapes of results depend on values.
+LACKING = {("narrow", "Tensor"), ("where", "default")}
+# Operators that are others of mlx_aten.
+SAME = {
+    **{f"__{sign}__": f"bitwise_{sign}" for sign in ("and", "or", "xor")},
+    "__lshift__": "bitwise_left_shift",
+    "__rshift__": "bitwise_right_shift",
+    "_prelu_kernel": "prelu",
+    "_unsafe_index": "index",
+    "_unsafe_index_put": "index_put",
+    "concat": "cat",
+    "det": "linalg_det",
+    "unsafe_chunk": "chunk",
+    "unsafe_split": "split",
+    "unsafe_split_with_sizes": "split_with_sizes",
+}
+LARGEST = 2**31 - 1  # of the sizes of MLX's arrays
 DROPPED = {"device", "layout", "memory_format", "non_blocking", "pin_memory"}
 
 
@@ -29,6 +46,9 @@ def find(name: str, overload: str) -> Function | None:
 
     The overloads of an operator are one Python function, which chooses by the arguments' kinds.
     """
+    if (name, overload) in LACKING:
+        return None
+    name = SAME.get(name, name)
     function = getattr(importlib.import_module("mlx_aten"), name, None)
     return function if callable(function) else None
 
@@ -61,16 +81,30 @@ def _copy(self: mx.array, src: mx.array | float) -> mx.array:
     return mx.broadcast_to(source, self.shape)
 
 
-def _dropout(input: mx.array, p: float, train: bool) -> mx.array:
-    if not train or p == 0:
-        return input
-    if p == 1:
-        return mx.zeros_like(input)
-    return mx.where(mx.random.bernoulli(1 - p, input.shape), input / (1 - p), 0)
-
-
 def _size(self: mx.array, dim: int) -> int:
     return self.shape[dim]
+
+
+def _bounded(name: str) -> Function:
+    """Return an operator over a slice; torch writes the largest int64 for its open end."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _named(name)(*map(_bound, args), **{k: _bound(v) for k, v in kwargs.items()})
+
+    return call
+
+
+def _bound(value: Any) -> Any:
+    return max(min(value, LARGEST), -LARGEST) if type(value) is int else value
+
+
+def _named(name: str) -> Function:
+    function: Function = getattr(importlib.import_module("mlx_aten"), name)
+    return function
+
+
+def _renamed(name: str) -> Function:
+    return lambda *args, **kwargs: _named(name)(*args, **kwargs)
 
 
 def _write_view(
@@ -78,7 +112,8 @@ def _write_view(
 ) -> mx.array:
     """Return the source with new elements where the view has its elements.
 
-    The view of the numbers of all elements tells their positions, whatever the view is.
+    The view of the numbers of all elements tells their positions, whatever the view is. `WRITES`
+    has faster functions for frequent views.
     """
     positions = view(mx.arange(source.size).reshape(source.shape))
     if position is not None:
@@ -87,6 +122,25 @@ def _write_view(
     flat[positions.reshape(-1)] = elements.reshape(-1)
     return flat.reshape(source.shape)
 
+
+def _reshaped_back(source: mx.array, elements: mx.array, *_: Any, **__: Any) -> mx.array:
+    return elements.reshape(source.shape)
+
+
+# Returns the source with new elements, by the view: (source, elements, *the view's arguments).
+WRITES: dict[str, Function] = {
+    "aten.slice.Tensor": _bounded("slice_scatter"),
+    "aten.select.int": _renamed("select_scatter"),
+    "aten.transpose.int": lambda source, elements, dim0, dim1: mx.swapaxes(elements, dim0, dim1),
+    **{
+        f"aten.{name}": _reshaped_back
+        for name in (
+            *("alias.default", "view.default", "view_as.default", "reshape.default"),
+            *("unsqueeze.default", "flatten.using_ints", "unflatten.int"),
+            *("squeeze.default", "squeeze.dim", "squeeze.dims"),
+        )
+    },
+}
 
 FUNCTIONS: dict[str, Function] = {
     **{
@@ -99,15 +153,26 @@ FUNCTIONS: dict[str, Function] = {
     "aten.type_as.default": _convert_like,
     "aten.copy.default": _copy,
     "aten.detach.default": mx.stop_gradient,
-    "aten.dropout.default": _dropout,
     "aten.broadcast_tensors.default": lambda tensors: mx.broadcast_arrays(*tensors),
     "aten.sym_size.int": _size,
     "aten.sym_numel.default": lambda self: self.size,
+    "aten.slice.Tensor": _bounded("slice"),
+    "aten.slice_scatter.default": _bounded("slice_scatter"),
+    # Under mx.compile, MLX raises an error: the number would be a constant.
+    "aten.item.default": lambda self: self.item(),
+    "aten._local_scalar_dense.default": lambda self: self.item(),
     "aten.lstm.input": recurrent.lstm,
     "aten.gru.input": recurrent.gru,
     "aten.rnn_tanh.input": recurrent.rnn_tanh,
     "aten.rnn_relu.input": recurrent.rnn_relu,
+    "aten.lstm_cell.default": recurrent.lstm_cell,
+    "aten.gru_cell.default": recurrent.gru_cell,
+    "aten.rnn_tanh_cell.default": recurrent.rnn_tanh_cell,
+    "aten.rnn_relu_cell.default": recurrent.rnn_relu_cell,
     "mlx.write_view": _write_view,
+    **arrays.FUNCTIONS,
+    **draws.FUNCTIONS,
+    **layers.FUNCTIONS,
     **{f"mlx.{name}": function for name, function in fused.FUNCTIONS.items()},
     # Arithmetic with sizes.
     **{

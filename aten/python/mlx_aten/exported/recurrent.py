@@ -6,6 +6,7 @@ The steps use mlxops' fused kernels if `fused` is true, else MLX's functions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import mlx.core as mx
 
@@ -135,17 +136,17 @@ def _layers(
         x = x.swapaxes(0, 1)
     directions = 1 + bidirectional
     each = len(params) // (num_layers * directions)
-    if each != (4 if has_biases else 2):
-        raise ValueError("recurrent layers with projections are not supported")
+    projected = each > (4 if has_biases else 2)  # of LSTMs: the last matrix
     last: list[list[mx.array]] = [[] for _ in first]
     for layer in range(num_layers):
         outputs = []
         for direction in range(directions):
             at = layer * directions + direction
-            w_in, w, *biases = params[at * each : (at + 1) * each]
-            b_in, b = biases or (mx.zeros(w.shape[0], w.dtype), mx.zeros(w.shape[0], w.dtype))
+            w_in, w, *rest = params[at * each : (at + 1) * each]
+            b_in, b = rest[:2] if has_biases else [mx.zeros(w.shape[0], w.dtype)] * 2
+            run = partial(_lstm, projection=rest[-1]) if projected else cell
             steps = x[:, ::-1] if direction else x
-            output, states = cell(steps @ w_in.T + b_in, w, b, [state[at] for state in first])
+            output, states = run(steps @ w_in.T + b_in, w, b, [state[at] for state in first])
             outputs.append(output[:, ::-1] if direction else output)
             for known, state in zip(last, states, strict=True):
                 known.append(state)
@@ -159,7 +160,11 @@ def _layers(
 
 
 def _lstm(
-    x: mx.array, w: mx.array, b: mx.array, state: list[mx.array]
+    x: mx.array,
+    w: mx.array,
+    b: mx.array,
+    state: list[mx.array],
+    projection: mx.array | None = None,
 ) -> tuple[mx.array, list[mx.array]]:
     hidden, cell = state
     outputs = []
@@ -167,6 +172,7 @@ def _lstm(
         i, f, g, o = mx.split(x[:, step] + (hidden @ w.T + b), 4, axis=-1)
         cell = mx.sigmoid(f) * cell + mx.sigmoid(i) * mx.tanh(g)
         hidden = mx.sigmoid(o) * mx.tanh(cell)
+        hidden = hidden if projection is None else hidden @ projection.T
         outputs.append(hidden)
     return mx.stack(outputs, axis=1), [hidden, cell]
 
@@ -223,3 +229,33 @@ def _simple(activation: Callable[[mx.array], mx.array]) -> Cell:
 
 _tanh = _simple(mx.tanh)
 _relu = _simple(lambda x: mx.maximum(x, 0))
+
+
+def _step(cell: Cell) -> Callable[..., list[mx.array]]:
+    """Return a function of one step from the states, a list, to the new states."""
+
+    def step(
+        input: mx.array,
+        hx: list[mx.array],
+        w_ih: mx.array,
+        w_hh: mx.array,
+        b_ih: mx.array | None = None,
+        b_hh: mx.array | None = None,
+    ) -> list[mx.array]:
+        gates = input @ w_ih.T if b_ih is None else input @ w_ih.T + b_ih
+        bias = mx.zeros(w_hh.shape[0], w_hh.dtype) if b_hh is None else b_hh
+        return cell(gates[:, None], w_hh, bias, hx)[1]
+
+    return step
+
+
+def _step_of_one(cell: Cell) -> Callable[..., mx.array]:
+    """Return a function of one step from the only state to the new state."""
+    step = _step(cell)
+    return lambda input, hx, *weights: step(input, [hx], *weights)[0]
+
+
+lstm_cell = _step(_lstm)
+gru_cell = _step_of_one(_gru)
+rnn_tanh_cell = _step_of_one(_tanh)
+rnn_relu_cell = _step_of_one(_relu)

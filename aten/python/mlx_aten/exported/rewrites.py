@@ -40,6 +40,7 @@ class Op:
     args: tuple[Any, ...] = ()
     name: str = ""  # a hole for the node
     commutes: bool = False
+    options: bool = False  # the rule reads further arguments; otherwise they have their defaults
 
 
 Match = dict[str, Any]
@@ -68,13 +69,20 @@ class Types:
     def __call__(self, value: Value) -> Tensor:
         return self.tensors.get(value.name, UNKNOWN) if isinstance(value, Ref) else UNKNOWN
 
+    def of_result(self, node: Node) -> Tensor:
+        return self.tensors.get(next(node.outputs()), UNKNOWN)
+
     def rank(self, value: Value) -> int:
         return len(self(value).shape)
+
+
+DEFAULTS = {"alpha": 1, "half_to_float": False, "rounding_mode": None, "dtype": None}
 
 
 class _Matcher:
     def __init__(self, graph: Graph) -> None:
         self.producers = {name: node for node in graph.nodes for name in node.outputs()}
+        self.tensors = graph.tensors
 
     def match(self, pattern: Any, value: Value, found: Match) -> Match | None:
         """Return the holes of a match, in addition to those found before."""
@@ -100,6 +108,8 @@ class _Matcher:
         values = [argument.value for argument in node.inputs]
         if len(values) < len(pattern.args):
             return None
+        if not pattern.options and not self.is_default(node, node.inputs[len(pattern.args) :]):
+            return None
         if pattern.name:
             found = found | {pattern.name: node}
         for order in self.orders(pattern):
@@ -109,6 +119,18 @@ class _Matcher:
             if holes is not None:
                 return holes
         return None
+
+    def is_default(self, node: Node, inputs: tuple[Input, ...]) -> bool:
+        """Return whether arguments are as if they were not given, such as the input's dtype."""
+        dtypes = {
+            self.tensors[name].dtype if name in self.tensors else None
+            for name in (*refs_of(node.inputs[0].value), *node.outputs())
+        }
+        return all(
+            (i.name == "dtype" and {i.value} == dtypes)
+            or (i.name in DEFAULTS and i.value == DEFAULTS[i.name])
+            for i in inputs
+        )
 
     def orders(self, pattern: Op) -> Iterator[tuple[Any, ...]]:
         yield pattern.args
@@ -170,7 +192,9 @@ def rewrite(graph: Graph, chosen: bool | Iterable[str]) -> dict[str, list[str]]:
     if isinstance(chosen, bool):
         wanted = names if chosen else set()
     else:
-        wanted = set(chosen)
+        if not isinstance(chosen, Iterable):
+            raise TypeError(f"rewrites must be a bool or names, not {type(chosen).__name__}")
+        wanted = {chosen} if isinstance(chosen, str) else set(chosen)
         if unknown := sorted(wanted - names):
             raise ValueError(
                 f"unknown rewrite '{unknown[0]}', expected: {', '.join(sorted(names))}"
@@ -194,7 +218,8 @@ def rewrite(graph: Graph, chosen: bool | Iterable[str]) -> dict[str, list[str]]:
                 matcher.producers.update(dict.fromkeys(new.outputs(), new))
                 done.setdefault(rule.name, []).append(node.name)
     without_unused(graph)
-    return done
+    left = {node.name for node in graph.nodes}
+    return {rule: kept for rule, nodes in done.items() if (kept := [n for n in nodes if n in left])}
 
 
 def _arguments(rule: Rule, node: Node, matcher: _Matcher, types: Types) -> tuple[Value, ...] | None:
@@ -224,8 +249,7 @@ def _attention_call(found: Match, types: Types) -> tuple[Value, ...] | None:
 
 def _attention_steps(found: Match, types: Types) -> tuple[Value, ...] | None:
     q, k, v, mask = (found.get(name) for name in ("q", "k", "v", "mask"))
-    rank = types.rank(k)
-    axes = {found["dim0"] % rank, found["dim1"] % rank} if rank else set()
+    axes = {found.get("dim0", 2) % 4, found.get("dim1", 3) % 4}
     if axes != {2, 3} or found["dim"] not in (-1, 3) or not _suits_attention(q, k, v, mask, types):
         return None
     if mask is not None and types(mask).dtype == mx.bool_:
@@ -235,12 +259,20 @@ def _attention_steps(found: Match, types: Types) -> tuple[Value, ...] | None:
 
 
 def _suits_attention(q: Value, k: Value, v: Value, mask: Value, types: Types) -> bool:
-    if any(types.rank(value) != 4 for value in (q, k, v)):
+    shapes = [types(value).shape for value in (q, k, v)]
+    if any(len(shape) != 4 for shape in shapes) or len({shape[0] for shape in shapes}) != 1:
         return False
-    if mask is None:
-        return True
-    found = types(mask)
-    return found is not None and len(found.shape) <= 4 and found.dtype in (mx.bool_, types(q).dtype)
+    heads = [shape[1] for shape in shapes]
+    if heads[1] != heads[2]:
+        return False
+    if heads[0] != heads[1] and not (
+        all(isinstance(n, int) for n in heads) and int(heads[0]) % int(heads[1]) == 0
+    ):
+        return False
+    dtype = types(q).dtype
+    if any(types(value).dtype != dtype for value in (k, v)):
+        return False
+    return mask is None or (len(types(mask).shape) <= 4 and types(mask).dtype in (mx.bool_, dtype))
 
 
 def _last_axis(shape: Value, x: Value, types: Types) -> bool:
@@ -270,9 +302,9 @@ def _rms_norm_steps(found: Match, types: Types) -> tuple[Value, ...] | None:
     x, weight = found["x"], found.get("weight")
     if types.rank(x) == 0 or found["axes"] not in ([-1], [types.rank(x) - 1]):
         return None
-    if weight is not None and (
-        types.rank(weight) != 1 or types(weight).shape[0] != types(x).shape[-1]
-    ):
+    if weight is not None and types(weight).shape != types(x).shape[-1:]:
+        return None
+    if types.of_result(found["node"]).dtype != types(x).dtype:
         return None
     return x, weight, found["eps"]
 
@@ -324,6 +356,9 @@ def _recurrent(found: Match, types: Types) -> tuple[Value, ...] | None:
     weight = types(node.get("params")[1])
     if len(weight.shape) != 2 or not isinstance(weight.shape[1], int) or weight.shape[1] > 1024:
         return None
+    layers = node.get("num_layers") * (1 + node.get("bidirectional"))
+    if len(node.get("params")) != layers * (4 if node.get("has_biases") else 2):
+        return None  # projections
     return tuple(argument.value for argument in node.inputs)
 
 
@@ -331,21 +366,45 @@ def _mul(*args: Any) -> Op:
     return Op("mul.Tensor", args, commutes=True)
 
 
-_X, _WEIGHT = Hole("x"), Hole("weight")
-_SQUARE = "pow.Tensor_Scalar"
-_MEAN = Op("mean.dim", (Op(_SQUARE, (_X, 2)), Hole("axes"), True))
-_MEAN_MUL = Op("mean.dim", (_mul(_X, _X), Hole("axes"), True))
-_NORMALIZED = tuple(
-    _mul(_X, Op("rsqrt.default", (Op("add.Tensor add.Scalar", (mean, Number("eps"))),)))
-    for mean in (_MEAN, _MEAN_MUL)
-)
+def _converted(x: Any) -> Op:
+    return Op("to.dtype to.dtype_layout type_as.default _to_copy.default", (x,), options=True)
 
-_KEYS = Op("transpose.int", (Hole("k"), Hole("dim0"), Hole("dim1")))
-_SCORES = Op("matmul.default", (Hole("q"), _KEYS))
-_SCALED = (
-    Op("mul.Tensor mul.Scalar", (_SCORES, Number("scale"))),
-    Op("div.Tensor div.Scalar", (_SCORES, Number("divisor"))),
-    _SCORES,
+
+def _normalized(x: Any) -> tuple[Op, ...]:
+    """Return the forms of x divided by its root mean square."""
+    squares = (Op("pow.Tensor_Scalar", (x, 2)), _mul(x, x), Op("square.default", (x,)))
+    sums = (
+        Op("add.Tensor add.Scalar", (Op("mean.dim", (square, Hole("axes"), True)), Number("eps")))
+        for square in squares
+    )
+    return tuple(
+        form
+        for inside in sums
+        for form in (
+            _mul(x, Op("rsqrt.default", (inside,))),
+            Op("div.Tensor", (x, Op("sqrt.default", (inside,)))),
+        )
+    )
+
+
+_X, _WEIGHT = Hole("x"), Hole("weight")
+_NORMALIZED = _normalized(_X)
+# In half precision, models compute the norm in float32 and round it before the weight.
+_NORMALIZED_LOW = tuple(_converted(norm) for norm in _normalized(_converted(_X)))
+
+_KEYS = (
+    Op("transpose.int", (Hole("k"), Hole("dim0"), Hole("dim1"))),
+    Op("permute.default", (Hole("k"), [0, 1, 3, 2])),
+    Op("mT.default", (Hole("k"),)),
+)
+_SCALED = tuple(
+    form
+    for scores in (Op("matmul.default", (Hole("q"), keys)) for keys in _KEYS)
+    for form in (
+        Op("mul.Tensor mul.Scalar", (scores, Number("scale"))),
+        Op("div.Tensor div.Scalar", (scores, Number("divisor"))),
+        scores,
+    )
 )
 _SOFTMAX = "softmax.int _softmax.default"
 
@@ -355,41 +414,55 @@ _MOVED_CLASSES = Op("transpose.int", (_LOG_SOFTMAX, Hole("dim0"), Hole("dim1")),
 _NLL = "nll_loss_nd.default nll_loss.default"
 
 RULES = (
-    Rule("attention", (Op("scaled_dot_product_attention.default"),), _attention_call),
+    Rule("attention", (Op("scaled_dot_product_attention.default", options=True),), _attention_call),
     Rule(
         "attention",
         tuple(
-            Op("matmul.default", (Op(_SOFTMAX, (scores, Hole("dim"))), Hole("v")))
+            Op("matmul.default", (weights, Hole("v")))
             for scaled in _SCALED
             for scores in (Op("add.Tensor", (scaled, Hole("mask")), commutes=True), scaled)
+            for weights in (
+                Op(_SOFTMAX, (scores, Hole("dim"))),
+                _converted(Op(_SOFTMAX, (scores, Hole("dim")), options=True)),
+            )
         ),
         _attention_steps,
     ),
-    Rule("layer_norm", (Op("layer_norm.default"),), _layer_norm),
-    Rule("layer_norm", (Op("native_layer_norm.default"),), _layer_norm, first_result=True),
-    Rule("rms_norm", (Op("rms_norm.default"),), _rms_norm_call),
-    Rule("rms_norm", tuple(_mul(_WEIGHT, norm) for norm in _NORMALIZED), _rms_norm_steps),
+    Rule("layer_norm", (Op("layer_norm.default", options=True),), _layer_norm),
+    Rule(
+        "layer_norm",
+        (Op("native_layer_norm.default", options=True),),
+        _layer_norm,
+        first_result=True,
+    ),
+    Rule("rms_norm", (Op("rms_norm.default", options=True),), _rms_norm_call),
+    Rule(
+        "rms_norm",
+        tuple(_mul(_WEIGHT, norm) for norm in (*_NORMALIZED, *_NORMALIZED_LOW)),
+        _rms_norm_steps,
+    ),
     Rule("rms_norm", _NORMALIZED, _rms_norm_steps),
     Rule("swiglu", (_mul(Op("silu.default", (Hole("gate"),)), _X),), _gated, needs_mlxops=True),
     Rule(
         "geglu",
-        (_mul(Op("gelu.default", (Hole("gate"),), name="gelu"), _X),),
+        (_mul(Op("gelu.default", (Hole("gate"),), name="gelu", options=True), _X),),
         _geglu,
         needs_mlxops=True,
     ),
     Rule(
         "cross_entropy",
         (
-            Op("cross_entropy_loss.default", (_LOGITS,)),
-            Op(_NLL, (_LOG_SOFTMAX,)),
+            Op("cross_entropy_loss.default", (_LOGITS,), options=True),
+            Op(_NLL, (_LOG_SOFTMAX,), options=True),
             Op(
                 _NLL,
                 (Op("transpose.int", (_LOG_SOFTMAX, Hole("dim0"), Hole("dim1")), name="moved"),),
+                options=True,
             ),
         ),
         _cross_entropy,
         needs_mlxops=True,
     ),
-    Rule("lstm", (Op("lstm.input"),), _recurrent, needs_mlxops=True),
-    Rule("gru", (Op("gru.input"),), _recurrent, needs_mlxops=True),
+    Rule("lstm", (Op("lstm.input", options=True),), _recurrent, needs_mlxops=True),
+    Rule("gru", (Op("gru.input", options=True),), _recurrent, needs_mlxops=True),
 )

@@ -1,8 +1,8 @@
 """Nested arguments and results: torch's pytree specifications, without torch.
 
 Tuples, lists and dictionaries keep their type. A named tuple becomes a named tuple of the same
-fields. Other containers whose specification lists keys, such as the outputs of transformers,
-become dictionaries, and all others lists.
+fields. Other containers whose specification lists keys, such as dataclasses and the outputs of
+transformers, become dictionaries, and all others lists.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from .program import ExportError
 
 VERSION = 1
+BUILTIN = {"builtins.dict", "collections.OrderedDict"}
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,9 @@ def _tree(data: dict[str, Any], fields: Mapping[str, Any]) -> TreeSpec:
         return TreeSpec(kind, children, keys=tuple(context["dict_context"]))
     if isinstance(context, str):
         context = json.loads(context)
+    if isinstance(context, list) and len(context) == 2 and kind not in BUILTIN:
+        # A dataclass has the names of its fields, and those of fields that are None.
+        context = context[0] if isinstance(context[0], list) else context
     is_keys = isinstance(context, list) and len(context) == len(children)
     if kind in ("builtins.tuple", "builtins.list") or not is_keys:
         return TreeSpec(kind, children)

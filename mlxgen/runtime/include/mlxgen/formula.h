@@ -585,7 +585,6 @@ MLXGEN_BINARY(divide, mx::array)
 MLXGEN_BINARY(divmod, std::vector<mx::array>)
 MLXGEN_BINARY(floor_divide, mx::array)
 MLXGEN_BINARY(remainder, mx::array)
-MLXGEN_BINARY(power, mx::array)
 MLXGEN_BINARY(minimum, mx::array)
 MLXGEN_BINARY(maximum, mx::array)
 MLXGEN_BINARY(arctan2, mx::array)
@@ -606,6 +605,33 @@ MLXGEN_BINARY(left_shift, mx::array)
 MLXGEN_BINARY(right_shift, mx::array)
 
 #undef MLXGEN_BINARY
+
+template <Number T>
+bool is_two(T value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return false;
+  } else {
+    return value == 2;
+  }
+}
+
+inline bool is_two(Scalar value) {
+  return value.visit([](auto v) { return is_two(v); });
+}
+
+/** MLX's power calls the C library for each number, and square does not. */
+template <AnyNumber T>
+mx::array power(const mx::array& a, T b, mx::StreamOrDevice s) {
+  if (is_two(b) && mx::issubdtype(a.dtype(), mx::inexact)) {
+    return mx::square(a, s);
+  }
+  return mx::power(a, scalar(b, a.dtype()), s);
+}
+
+template <AnyNumber T>
+mx::array power(T a, const mx::array& b, mx::StreamOrDevice s) {
+  return mx::power(scalar(a, b.dtype()), b, s);
+}
 
 template <AnyNumber T>
 mx::array

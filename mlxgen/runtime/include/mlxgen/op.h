@@ -21,6 +21,7 @@
 
 #include "mlx/mlx.h"
 #include "mlx/primitives.h"
+#include "mlxgen/number.h"
 
 namespace mlxgen {
 
@@ -56,6 +57,8 @@ std::string show(const Arrays& arrays);
 std::string show(const std::string& text);
 
 std::string show(bool value);
+
+std::string show(const Scalar& number);
 
 template <typename T>
   requires std::is_arithmetic_v<T>
@@ -213,7 +216,7 @@ struct DtypeRule {
 };
 
 /** The arrays of a list argument, among all inputs of a primitive. */
-inline Arrays slice(const Arrays& inputs, int start, int count) {
+inline Arrays list_of(const Arrays& inputs, int start, int count) {
   return {inputs.begin() + start, inputs.begin() + start + count};
 }
 
@@ -490,7 +493,7 @@ class NotDifferentiable : public Primitive {
 Arrays zeros_for(const Arrays& primals, const Stream& s);
 
 /** Inputs through which no gradient flows. */
-Arrays without_gradients(const Arrays& inputs, const Stream& s);
+Arrays without_gradients(const Arrays& inputs, StreamOrDevice s);
 
 /** The composite's outputs with the transforms of `op` for the same inputs. */
 Arrays

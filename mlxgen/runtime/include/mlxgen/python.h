@@ -406,6 +406,14 @@ inline nb::object assigned(
 }
 
 /**
+ * Return a docstring as a pointer: nanobind compiles a function's definition
+ * for each type of its arguments, and the type of a literal has its length.
+ */
+constexpr const char* doc(const char* text) {
+  return text;
+}
+
+/**
  * Define the in-place variant of a function: it calls the function, and gives
  * the value to the object of the argument `name` at `index`.
  */
@@ -558,10 +566,12 @@ struct type_caster<mlxgen::NumberArg> {
       }
       return true;
     }
-    // NumPy's float32 is no Python float. Arrays are not numbers.
+    // NumPy's float32 is no Python float. MLX's arrays are not numbers; to ask
+    // Python for that takes longer than an operator's call.
     bool real = PyFloat_Check(object) ||
-        PyObject_IsInstance(
-            object, module_::import_("numbers").attr("Real").ptr()) == 1;
+        (!inst_check(src) &&
+         PyObject_IsInstance(
+             object, module_::import_("numbers").attr("Real").ptr()) == 1);
     auto number = steal(real ? PyNumber_Float(object) : nullptr);
     if (!number.is_valid()) {
       PyErr_Clear();

@@ -117,7 +117,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def sincos(x: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         Sine and cosine of the same angles, in one pass.
 
         Args:
@@ -125,7 +125,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             tuple[array, array]: sin: ``sin(x)``; cos: ``cos(x)``
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "segment_sum",
       &segment_sum_python,
@@ -136,7 +136,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def segment_sum(x: scalar | array, segment_ids: scalar | array, num_segments: int, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         Sum the rows of an array that belong to the same segment.
 
         ``out[s]`` is the sum of all ``x[i]`` with ``segment_ids[i] == s``. The ids need not be sorted;
@@ -150,7 +150,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array of shape (num_segments, ...): The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "block_diag",
       &block_diag_python,
@@ -159,7 +159,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def block_diag(arrays: Sequence[scalar | array], *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         Place matrices along the diagonal of a larger one, with zeros elsewhere.
 
         As ``scipy.linalg.block_diag``: an array of one axis is a row, a scalar is a 1 x 1 matrix.
@@ -169,7 +169,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   module_special.def(
       "lgamma",
       &lgamma_python,
@@ -178,7 +178,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def lgamma(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         Logarithm of the absolute value of the gamma function.
 
         DLMF 5.2.1. Infinite at 0, -1, -2, ...; ``-inf`` at ``-inf``, as in ``scipy.special.gammaln``.
@@ -189,7 +189,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   module_special.def(
       "gammaln",
       &lgamma_python,
@@ -198,7 +198,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def gammaln(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         Logarithm of the absolute value of the gamma function.
 
         DLMF 5.2.1. Infinite at 0, -1, -2, ...; ``-inf`` at ``-inf``, as in ``scipy.special.gammaln``.
@@ -209,7 +209,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   module_special.def(
       "digamma",
       &digamma_python,
@@ -218,7 +218,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def digamma(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         Derivative of the logarithm of the gamma function.
 
         DLMF 5.2.2. ``-inf`` at 0, ``inf`` at -0 and NaN at the other poles, as in ``scipy.special.digamma``.
@@ -228,7 +228,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   module_special.def(
       "psi",
       &digamma_python,
@@ -237,7 +237,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def psi(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         Derivative of the logarithm of the gamma function.
 
         DLMF 5.2.2. ``-inf`` at 0, ``inf`` at -0 and NaN at the other poles, as in ``scipy.special.digamma``.
@@ -247,7 +247,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   module_nn.def(
       "gated_delta",
       &gated_delta_python,
@@ -262,7 +262,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def gated_delta(q: scalar | array, k: scalar | array, v: scalar | array, g: scalar | array, beta: scalar | array, state: scalar | array | None = None, mask: scalar | array | None = None, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         The gated delta rule over time.
 
         Every step computes ``S = g S``, then ``S = S + beta (v - S k) k^T``, and ``y = S q``, with a
@@ -291,7 +291,7 @@ void bind_0(nb::module_& root) {
         Returns:
             tuple[array, array]: y of shape (B, T, Hv, Dv): The results for the queries; last of
               shape (B, Hv, Dv, Dk): The state after the last step
-      )pbdoc");
+      )pbdoc"));
   module_nn.def(
       "embedding_bag",
       &embedding_bag_python,
@@ -304,7 +304,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def embedding_bag(weight: scalar | array, indices: scalar | array, offsets: scalar | array | None = None, per_sample_weights: scalar | array | None = None, *, mode: Literal[\"mean\", \"sum\", \"max\"] = \"mean\", stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         Look up rows of a table and reduce them to one row for each bag, without storing these rows.
 
         Equivalent to ``torch.nn.functional.embedding_bag``: a bag is a row of the indices, or the indices
@@ -324,7 +324,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: A row for each bag, ``(B, D)``.
-      )pbdoc");
+      )pbdoc"));
   module_examples.def(
       "axpby",
       &axpby_python,
@@ -336,7 +336,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def axpby(x: scalar | array, y: scalar | array, alpha: float = 1.0, beta: float = 1.0, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         Scale and add, ``alpha * x + beta * y``, in one pass.
 
         The operator of MLX's tutorial on extensions.
@@ -349,7 +349,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
 }
 
 } // namespace mlxops::python

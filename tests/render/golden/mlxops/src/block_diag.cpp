@@ -107,20 +107,21 @@ class BlockDiag : public mlxgen::Operator<BlockDiag> {
   auto task(
       const std::vector<mx::array>& inputs,
       std::vector<mx::array>& outputs) const {
-    return [arrays = mlxgen::list_in<T>(mlxgen::slice(inputs, 0, arrays_size_)),
-            out = mlxgen::Out<T>(outputs[0])] {
-      mlxops::cpu::block_diag<T>(arrays, out);
-    };
+    return
+        [arrays = mlxgen::list_in<T>(mlxgen::list_of(inputs, 0, arrays_size_)),
+         out = mlxgen::Out<T>(outputs[0])] {
+          mlxops::cpu::block_diag<T>(arrays, out);
+        };
   }
 
   std::vector<mx::array> composite(const std::vector<mx::array>& inputs) {
-    return {
-        block_diag_composite(mlxgen::slice(inputs, 0, arrays_size_), stream())};
+    return {block_diag_composite(
+        mlxgen::list_of(inputs, 0, arrays_size_), stream())};
   }
 
   std::vector<mx::array> apply(const std::vector<mx::array>& inputs) {
     return {
-        mlxops::block_diag(mlxgen::slice(inputs, 0, arrays_size_), stream())};
+        mlxops::block_diag(mlxgen::list_of(inputs, 0, arrays_size_), stream())};
   }
 
   std::vector<mx::array> vjp(
@@ -128,7 +129,7 @@ class BlockDiag : public mlxgen::Operator<BlockDiag> {
       const std::vector<mx::array>& cotangents,
       const std::vector<int>& argnums,
       const std::vector<mx::array>& outputs) override {
-    auto arrays = mlxgen::slice(primals, 0, arrays_size_);
+    auto arrays = mlxgen::list_of(primals, 0, arrays_size_);
     const auto& s = stream();
     // arrays: block_diag_vjp
     auto joint = mlxgen::given_together(

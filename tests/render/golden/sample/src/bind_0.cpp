@@ -107,7 +107,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def scaled(xs: Sequence[scalar | array], a: float, *, stream: StreamOrDevice = None) -> list[array]"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         scaled.
 
         Args:
@@ -116,7 +116,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             list[array]: The outputs.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "scale",
       &scale_python,
@@ -126,7 +126,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def scale(x: scalar | array, a: float, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         scale.
 
         Args:
@@ -135,7 +135,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "blend",
       &blend_python,
@@ -148,7 +148,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def blend(x: scalar | array, y: scalar | array, n: int, flip: bool = False, mode: Literal[\"p\", \"q\"] = \"p\", *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         blend.
 
         Args:
@@ -160,7 +160,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "cube",
       &cube_python,
@@ -169,7 +169,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def cube(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         cube.
 
         Args:
@@ -177,7 +177,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "step",
       &step_python,
@@ -186,7 +186,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def step(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         step.
 
         Args:
@@ -194,7 +194,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "halves",
       &halves_python,
@@ -203,7 +203,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def halves(x: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         halves.
 
         Args:
@@ -211,7 +211,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             tuple[array, array]: The outputs.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "norm",
       &norm_python,
@@ -222,7 +222,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def norm(x: scalar | array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         norm.
 
         Args:
@@ -232,7 +232,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             tuple[array, array]: The outputs.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "carry",
       &carry_python,
@@ -242,7 +242,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def carry(x: scalar | array, state: scalar | array | None = None, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         carry.
 
         Args:
@@ -251,7 +251,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             tuple[array, array]: The outputs.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "gain",
       &gain_python,
@@ -261,7 +261,7 @@ void bind_0(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def gain(x: scalar | array, gain: float, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         gain.
 
         Args:
@@ -270,7 +270,7 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
 }
 
 } // namespace ops::python

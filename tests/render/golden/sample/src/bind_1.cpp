@@ -118,7 +118,7 @@ void bind_1(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def logsumexp(x: scalar | array, axis: int | Sequence[int] | None = None, keepdims: bool = False, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         logsumexp.
 
         Args:
@@ -128,7 +128,7 @@ void bind_1(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "dense",
       &dense_python,
@@ -140,7 +140,7 @@ void bind_1(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def dense(x: scalar | array, w: scalar | array, b: scalar | array | None = None, *, transpose: bool = False, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         dense.
 
         Deprecated: use linear
@@ -153,7 +153,7 @@ void bind_1(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "weird",
       &weird_python,
@@ -163,7 +163,7 @@ void bind_1(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def weird(x: scalar | array, mode: Literal[\"sum\", \"max \\\"of\\\" all\"] = \"sum\", *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         weird.
 
         Args:
@@ -172,7 +172,7 @@ void bind_1(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "both",
       &both_python,
@@ -182,7 +182,7 @@ void bind_1(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def both(x: scalar | array, y: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         both.
 
         Args:
@@ -191,7 +191,7 @@ void bind_1(nb::module_& root) {
 
         Returns:
             tuple[array, array]: The outputs.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "steps",
       &ranges_python,
@@ -201,7 +201,7 @@ void bind_1(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def steps(n: int, step: float = 0.5, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         steps.
 
         Args:
@@ -210,7 +210,7 @@ void bind_1(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "square",
       &square_python,
@@ -219,7 +219,7 @@ void bind_1(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def square(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         square.
 
         Args:
@@ -227,7 +227,7 @@ void bind_1(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "scale2",
       &scale2_python,
@@ -238,7 +238,7 @@ void bind_1(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def scale2(x: scalar | array, a: float, b: float = 1.0, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         scale2.
 
         Args:
@@ -248,7 +248,7 @@ void bind_1(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "segments",
       &segments_python,
@@ -259,7 +259,7 @@ void bind_1(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def segments(x: scalar | array, ids: scalar | array, count: int, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         segments.
 
         Args:
@@ -269,7 +269,7 @@ void bind_1(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "rows",
       &rows_python,
@@ -279,7 +279,7 @@ void bind_1(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def rows(x: scalar | array, n: int = 8, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         rows.
 
         Args:
@@ -288,7 +288,7 @@ void bind_1(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
 }
 
 } // namespace ops::python

@@ -71,7 +71,7 @@ void bind_2(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def softcap(x: scalar | array, cap: float = 50.0, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         Softly caps the elements.
 
         See `tanh`.
@@ -82,7 +82,7 @@ void bind_2(nb::module_& root) {
 
         Returns:
             array: the capped array
-      )pbdoc");
+      )pbdoc"));
   module_nn_activations.def(
       "soft_cap",
       &softcap_python,
@@ -92,7 +92,7 @@ void bind_2(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def soft_cap(x: scalar | array, cap: float = 50.0, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         Softly caps the elements.
 
         See `tanh`.
@@ -103,7 +103,7 @@ void bind_2(nb::module_& root) {
 
         Returns:
             array: the capped array
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "parts",
       &parts_python,
@@ -113,7 +113,7 @@ void bind_2(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def parts(x: scalar | array, a: float = 1.0, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         parts.
 
         Args:
@@ -122,7 +122,7 @@ void bind_2(nb::module_& root) {
 
         Returns:
             tuple[array, array]: The outputs.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "powers",
       &powers_python,
@@ -131,7 +131,7 @@ void bind_2(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def powers(x: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         powers.
 
         Args:
@@ -139,7 +139,7 @@ void bind_2(nb::module_& root) {
 
         Returns:
             tuple[array, array]: The outputs.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "total",
       &total_python,
@@ -148,7 +148,7 @@ void bind_2(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def total(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         total.
 
         Args:
@@ -156,7 +156,7 @@ void bind_2(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "count_bits",
       &count_bits_python,
@@ -165,7 +165,7 @@ void bind_2(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def count_bits(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         count_bits.
 
         Args:
@@ -173,7 +173,7 @@ void bind_2(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "by_hand",
       &by_hand_python,
@@ -182,7 +182,7 @@ void bind_2(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def by_hand(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         by_hand.
 
         Args:
@@ -190,7 +190,7 @@ void bind_2(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "_picked",
       &_picked_python,
@@ -199,7 +199,7 @@ void bind_2(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def _picked(self: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         _picked.
 
         Args:
@@ -207,7 +207,7 @@ void bind_2(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
 }
 
 } // namespace ops::python

@@ -156,7 +156,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def exp2(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         exp2.
 
         Args:
@@ -164,7 +164,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "softplus",
       &softplus_python,
@@ -173,7 +173,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def softplus(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         softplus.
 
         Args:
@@ -181,7 +181,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "twice",
       &twice_python,
@@ -190,7 +190,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def twice(x: scalar | array, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         twice.
 
         Args:
@@ -198,7 +198,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "moments",
       &moments_python,
@@ -208,7 +208,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def moments(x: scalar | array, axis: int = -1, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         moments.
 
         Args:
@@ -217,7 +217,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             tuple[array, array]: mean: the mean; var: the variance
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "straight",
       &straight_python,
@@ -227,7 +227,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def straight(x: scalar | array, y: scalar | array | None = None, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         straight.
 
         Args:
@@ -236,7 +236,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "calls",
       &calls_python,
@@ -246,7 +246,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def calls(x: scalar | array, n: int = 2, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         calls.
 
         Args:
@@ -255,7 +255,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "bent",
       &bent_python,
@@ -265,7 +265,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def bent(x: scalar | array, a: float = 1.0, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         bent.
 
         Args:
@@ -274,7 +274,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "join",
       &join_python,
@@ -283,7 +283,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def join(xs: Sequence[scalar | array], *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         join.
 
         Args:
@@ -291,7 +291,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "all_types",
       &all_types_python,
@@ -310,7 +310,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def all_types(x: scalar | array, a: float, n: int, flag: bool, text: str, mode: Literal[\"p\", \"q\"], list: Sequence[int], shape: Sequence[int], axes: int | Sequence[int] | None, dtype: Dtype, maybe: float | None = None, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         all_types.
 
         Args:
@@ -328,7 +328,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "pick",
       &pick_python,
@@ -338,7 +338,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def pick(self: scalar | array, default: scalar | array | None = None, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         pick.
 
         Args:
@@ -347,7 +347,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   module_nn.def(
       "pick_one",
       &pick_python,
@@ -357,7 +357,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def pick_one(self: scalar | array, default: scalar | array | None = None, *, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         pick.
 
         Args:
@@ -366,7 +366,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "pick",
       &pick_dim_python,
@@ -377,7 +377,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def pick(self: scalar | array, dim: int, *, EPS: float = 1e-05, stream: StreamOrDevice = None) -> array"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         pick.
 
         Deprecated: use sum
@@ -389,7 +389,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
-      )pbdoc");
+      )pbdoc"));
   root.def(
       "normalize",
       &normalize_python,
@@ -400,7 +400,7 @@ void bind_3(nb::module_& root) {
       "stream"_a = nb::none(),
       nb::sig(
           "def normalize(x: scalar | array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array, array]"),
-      R"pbdoc(
+      mlxgen::doc(R"pbdoc(
         normalize.
 
         Args:
@@ -410,7 +410,7 @@ void bind_3(nb::module_& root) {
 
         Returns:
             tuple[array, array, array]: The outputs.
-      )pbdoc");
+      )pbdoc"));
 }
 
 } // namespace ops::python

@@ -35,12 +35,12 @@ class Join : public mlxgen::Operator<Join> {
   auto task(
       const std::vector<mx::array>& inputs,
       std::vector<mx::array>& outputs) const {
-    return [xs = mlxgen::list_in<T>(mlxgen::slice(inputs, 0, xs_size_)),
+    return [xs = mlxgen::list_in<T>(mlxgen::list_of(inputs, 0, xs_size_)),
             out = mlxgen::Out<T>(outputs[0])] { my::join<T>(xs, out); };
   }
 
   std::vector<mx::array> apply(const std::vector<mx::array>& inputs) {
-    return {ops::join(mlxgen::slice(inputs, 0, xs_size_), stream())};
+    return {ops::join(mlxgen::list_of(inputs, 0, xs_size_), stream())};
   }
 
   std::vector<mx::array> vjp(
@@ -48,7 +48,7 @@ class Join : public mlxgen::Operator<Join> {
       const std::vector<mx::array>& cotangents,
       const std::vector<int>& argnums,
       const std::vector<mx::array>&) override {
-    auto xs = mlxgen::slice(primals, 0, xs_size_);
+    auto xs = mlxgen::list_of(primals, 0, xs_size_);
     const auto& s = stream();
     // xs: [full(x.shape, grad[0]) for x in xs]
     mlxgen::refuse_shapeless("join", "its gradient uses x.shape as a number");

@@ -1,0 +1,57 @@
+// MLX's factorizations without a vmap of MLX's: primitives of mlxops that
+// compute with those of MLX.
+
+#include <cstdint>
+#include <vector>
+
+#include "mlx/allocator.h"
+#include "mlx/mlx.h"
+#include "mlxops/lu_rows.h"
+#include "mlxops/qr.h"
+
+namespace mlxops {
+
+namespace {
+
+/** Allocate the outputs for a matrix without elements. */
+void allocate(std::vector<mx::array>& outputs) {
+  for (auto& out : outputs) {
+    out.set_data(mx::allocator::malloc(out.nbytes()));
+  }
+}
+
+} // namespace
+
+// MLX's library does not export the classes of its primitives, but an array has
+// its primitive. It computes all outputs, also those that a function of MLX
+// does not return.
+
+void LuRows::eval_cpu(
+    const std::vector<mx::array>& inputs,
+    std::vector<mx::array>& outputs) {
+  if (inputs[0].size() == 0) {
+    allocate(outputs);
+    auto& rows = outputs[2];
+    auto count = static_cast<uint32_t>(rows.shape(-1));
+    auto* to = rows.data<uint32_t>();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      to[i] = static_cast<uint32_t>(i % count); // no rows were exchanged
+    }
+    return;
+  }
+  auto made = mx::linalg::lu_factor(inputs[0], stream()).first;
+  made.primitive().eval_cpu(inputs, outputs);
+}
+
+void Qr::eval_cpu(
+    const std::vector<mx::array>& inputs,
+    std::vector<mx::array>& outputs) {
+  if (inputs[0].size() == 0) {
+    allocate(outputs);
+    return;
+  }
+  auto made = mx::linalg::qr(inputs[0], stream()).first;
+  made.primitive().eval_cpu(inputs, outputs);
+}
+
+} // namespace mlxops
