@@ -84,7 +84,7 @@ integrations: .venv/.built ## Run the tests with other libraries' models: mlx-lm
 # detected, because MLX and Python keep memory until the process ends.
 sanitize: build/sanitize/address/.built build/sanitize/thread/.built ## Run operators' tests with sanitizers
 	@$(call sanitized,address,asan) TEST_LARGE=1 $(BIN)/python -m pytest tests/ops tests/nn tests/special tests/testing \
-	  $(PARALLEL); status=$$?; \
+	  tests/c/test_calls.py $(PARALLEL); status=$$?; \
 	  $(call sanitized,thread,tsan) $(BIN)/python -m pytest tests/ops/test_threads.py tests/ops/test_hostile.py \
 	  -k thread || status=1; exit $$status
 

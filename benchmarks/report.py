@@ -19,6 +19,7 @@ TITLES = {
     "package": "One operator",
     "rebuild": "Rebuild after an edit",
     "calls": "Call overhead",
+    "languages": "Languages",
     "kernels": "CPU kernels",
     "layouts": "Layouts",
     "special": "Special functions",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from ..diagnostics import Diagnostics, sections
+from ..read.settings import LANGUAGES, with_required
 
 if TYPE_CHECKING:
     from ..model.op import Op
@@ -209,6 +210,13 @@ def check(diags: Diagnostics, fix: bool, form: str, **chosen: Any) -> None:
     help="Folder for the generated files.",
 )
 @click.option("--mlx", help="Release of MLX. Default: the pinned one, or else the installed one.")
+@click.option(
+    "--language",
+    "languages",
+    type=click.Choice(LANGUAGES),
+    multiple=True,
+    help="Also write the interface for this language. Default: those of the project.",
+)
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if files differ.")
 def generate(
     diags: Diagnostics,
@@ -216,6 +224,7 @@ def generate(
     project: Path | None,
     output: Path,
     mlx: str | None,
+    languages: Names,
     dry_run: bool,
     form: str,
     select: Names,
@@ -230,7 +239,8 @@ def generate(
     from .write import Changes
 
     settings = settings_of(diags, project, file)
-    settings = settings._replace(mlx=mlx or settings.mlx)
+    every = with_required((*settings.languages, *languages))
+    settings = settings._replace(mlx=mlx or settings.mlx, languages=every)
     result = generator.generate(
         settings, output, diags, include=select, exclude=exclude, check=dry_run
     )
@@ -265,7 +275,8 @@ def _count(operators: int) -> str:
 def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
     """Print the generated code of an operator and its overloads, without building.
 
-    PART is one of header, source, binding, stub, doc, metal, json. Default: header and source.
+    PART is one of header, source, binding, stub, doc, metal, json, c, rust. Default: header and
+    source.
     """
     from ..render import files
 

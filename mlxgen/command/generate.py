@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..diagnostics import COMMAND_LINE, Diagnostics
+from ..diagnostics import COMMAND_LINE, Diagnostics, Span
 from ..read.packages import find
 from ..read.settings import Settings
 from . import operators
@@ -68,7 +68,7 @@ def generate(
             before.base = ""
         elif before.key == after.key:
             return Result(None, 0)
-        from ..render.files import package_files, sources_cmake
+        from ..render.files import package_files, rust_clashes, sources_cmake
         from . import memo as memory
 
         document, sources = operators.read(settings, diags)
@@ -80,6 +80,10 @@ def generate(
             made = memory.chosen(document, sources, include, exclude)
         else:
             made = memory.edited(base, document, sources, memo)
+        for name, first, second in rust_clashes(made):
+            message = f"'{first.name}' and '{second.name}' would both define the Rust type '{name}'"
+            where = Span(settings.relative(settings.yaml), second.line, 1, second.line, 2)
+            diags.error("MG602", message, where, help="rename one of them, or an argument")
         if not diags.ok:
             return None
         after.entries = memory.dump(memo)

@@ -68,6 +68,7 @@ def plain_settings(yaml: Path) -> Settings:
         releases=(),
         uses=(),
         dependencies=(),
+        languages=(),
         called=(),
         **paths | {"yaml": yaml.absolute()},
     )

@@ -16,6 +16,7 @@ import keyword
 import os
 import re
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,8 +37,10 @@ PATHS = {
     "docs": "docs",  # the generated reference of the operators
 }
 TESTS = ("tests",)  # folders or files that `mlxgen metal-test` runs
-LISTS = {"tests": "paths", "mlx": "releases", "uses": "packages"}
+LISTS = {"tests": "paths", "mlx": "releases", "uses": "packages", "languages": "languages"}
 KEYS = ("name", "namespace", *PATHS, *LISTS)
+
+LANGUAGES = ("c", "rust")  # other than Python and C++, that can call the operators
 
 OLDEST_MLX = "0.31.0"  # generated code does not compile with older ones
 
@@ -83,6 +86,7 @@ class Settings(NamedTuple):
     releases: tuple[str, ...] = ()  # that packages are built for, newest first; none: the installed
     uses: tuple[Use, ...] = ()  # packages that mlxgen built, whose operators formulas may call
     dependencies: tuple[str, ...] = ()  # the names of the distributions that it requires
+    languages: tuple[str, ...] = ()  # of LANGUAGES, for which the package has an interface
     called: tuple[tuple[Path, str], ...] = ()  # paths that messages show by other names
 
     def relative(self, path: Path) -> str:
@@ -145,6 +149,11 @@ def _resolve(
         if not _is_package(used.name) or used.name == name:
             message = f"'{used.name}' cannot be used: it is not the name of another package"
             reader.error("MG705", message, "uses")
+    languages = dict.fromkeys(given.get("languages", ()))
+    for language in languages:
+        if language not in LANGUAGES:
+            message = f"unknown language '{language}'{did_you_mean(language, LANGUAGES)}"
+            reader.error("MG713", message, "languages", f"use {' or '.join(LANGUAGES)}")
     paths = {key: path(key, given.get(key, PATHS[key].format(name=name))) for key in PATHS}
     if yaml is not None:
         paths["yaml"] = yaml.absolute()
@@ -159,6 +168,7 @@ def _resolve(
         releases=releases,
         uses=tuple(uses),
         dependencies=_required(project.get("dependencies", [])),
+        languages=with_required(languages),
         called=(),
         **paths,
     )
@@ -175,6 +185,12 @@ def _resolve(
         message = f"the package's folder must have the name '{name}', as specified by 'name'"
         reader.error("MG707", message, "python")
     return None if reader.failed else settings
+
+
+def with_required(languages: Iterable[str]) -> tuple[str, ...]:
+    """Return the languages and those that their interfaces need, in the order of LANGUAGES."""
+    wanted = set(languages)
+    return tuple(name for name in LANGUAGES if name in wanted or (name == "c" and wanted))
 
 
 def _is_package(name: str) -> bool:

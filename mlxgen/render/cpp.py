@@ -67,18 +67,25 @@ def raw_string(text: str, mark: str) -> str:
 
 def cpp_comment(text: str) -> str:
     """Return a documentation comment with wrapped paragraphs."""
-    text = text.strip().replace("*/", "* /")
+    text = text.strip().replace("*/", "* /").replace("/*", "/ *")
     if len(text) <= 73 and text.isprintable():
         return f"/** {text} */"
-    lines: list[str] = []
-    for line in _joined(text.splitlines()):
-        indent = "  " * line.startswith("- ")
-        wrapped = textwrap.wrap(line, 77, subsequent_indent=indent, break_long_words=False)
-        lines += wrapped or [""]
+    lines = wrapped(text, 77)
     if len(lines) == 1 and len(lines[0]) <= 73:
         return f"/** {lines[0]} */"
     body = "\n".join(f" * {line}".rstrip() for line in lines)
     return f"/**\n{body}\n */"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return documentation as lines: paragraphs wrapped, code and lists line by line."""
+    lines: list[str] = []
+    for line in _joined(text.splitlines()):
+        indent = "  " * line.startswith("- ")
+        lines += textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False) or [
+            ""
+        ]
+    return lines
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:
@@ -203,6 +210,15 @@ class View:
     def trailing(self) -> list[Parameter]:
         """The trailing parameters with a default."""
         return list(itertools.takewhile(lambda p: p.arg.default, reversed(self.params)))
+
+    @property
+    def declared(self) -> list[str]:
+        """The declarations of all parameters in the header."""
+        found = []
+        for p in self.params:
+            default = f" = {p.arg.default.cpp}" if p.arg.default and p in self.trailing else ""
+            found.append(f"{p.type.cpp_param} {p.declared}{default}")
+        return [*found, "mx::StreamOrDevice s = {}"]
 
     def include_lines(self, package: str) -> list[str]:
         """Return the headers of the source file except the CPU kernel's, sorted."""

@@ -7,24 +7,28 @@ cached while the entry is unchanged. ``package_files`` combines the output of al
 from __future__ import annotations
 
 import json
+import re
 import zlib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import jinja2
 
-from ..model.dtypes import FLOATING
+from ..model.dtypes import CPP_TYPES, FLOATING
 from ..model.op import Form, Op, metal_stem
+from .c_api import c_function
 from .cpp import FILTERS, View, raw_string
 from .format import formatted
 from .python import check_samples, docstring, op_dict, python_def
 from .reference import InPlace, Reference, inplace, markdown
+from .rust import RustFunction, module_name, rust_comment, rust_string, use_lines
 
 TEMPLATES = Path(__file__).parent / "templates"
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use macros of earlier ones
 SHARD = 16  # approximate number of operators per binding file; four times as many if LARGE
+C_SHARD = 64  # approximate number of operators per file of C functions
 GROUP = 24  # approximate number of composites that large packages compile together
 LARGE = 256  # number of composites from which on they are compiled in groups
 
@@ -66,6 +70,7 @@ def environment() -> jinja2.Environment:
         bytecode_cache=jinja2.FileSystemBytecodeCache(),
     )
     env.filters.update(FILTERS, markdown=markdown)
+    env.filters.update(rust_comment=rust_comment, rust_string=rust_string)
     env.globals["floating"] = FLOATING
     for name in MACROS:  # globals, because importing them in each template takes time
         module = env.get_template(name).module
@@ -90,6 +95,14 @@ class Package(Protocol):
     @property
     def namespace(self) -> str:
         """The C++ namespace."""
+
+    @property
+    def version(self) -> str:
+        """The version, which the Rust crate also has."""
+
+    @property
+    def languages(self) -> Container[str]:
+        """The languages other than Python and C++ that can call its operators."""
 
 
 def _names(package: Package) -> dict[str, str]:
@@ -129,6 +142,8 @@ class Pieces(NamedTuple):
     stubs: Sequence[str]  # one for each of `paths`
     # Functions whose names end in an underscore: registration and stub by item of `paths`.
     inplace: Mapping[str, tuple[str, str]]
+    c: Sequence[str]  # declaration and definition; empty unless the package has the language C
+    rust: Mapping[str, Any]  # code and names in the crate; likewise
     summary: str  # one line of Markdown for the index of the reference
     usage: str  # Markdown: the signature and the entry's documentation
     details: str  # Markdown: arguments, results and the rest of the reference
@@ -169,7 +184,23 @@ def pieces(op: Op, package: Package) -> Pieces:
     def stub(path: str, variant: InPlace | None = None) -> str:
         return _render("stub.pyi.j2", package, op=view, path=path, inplace=variant, **texts)
 
-    summary, usage, details = _blocks("reference.md.j2", package, op=Reference(op))
+    c_of = c_function(op, package.name, package.namespace)
+    c: list[str] = []
+    rust: dict[str, Any] = {}
+    shown = ""
+    if "c" in package.languages and not op.entry.internal:
+        c = _blocks("c.j2", package, f=c_of)
+    if "rust" in package.languages and not op.entry.internal:
+        rust_of = RustFunction(c_of, package.name)
+        rust = {
+            "text": _rust_text(rust_of, package),
+            "declaration": rust_of.declaration,
+            "uses": rust_of.uses,
+            "types": rust_of.types,
+        }
+        shown = rust_of.shown
+    page = Reference(op, c_of, package.languages, shown)
+    summary, usage, details = _blocks("reference.md.j2", package, op=page)
     return Pieces(
         name=op.name,
         python_name=op.python_name,
@@ -194,12 +225,19 @@ def pieces(op: Op, package: Package) -> Pieces:
             for path in op.paths
             if variant is not None
         },
+        c=c,
+        rust=rust,
         summary=summary.strip(),
         usage=usage.strip(),
         details=details.strip(),
         checks=[repr(sample) for sample in check_samples(op)],
         json=_to_json(facts)[1:-1],
     )
+
+
+def _rust_text(function: RustFunction, package: Package) -> str:
+    """Render the types and the safe function of an operator."""
+    return "\n".join(_blocks("rust/operator.rs.j2", package, f=function)).strip()
 
 
 def _source_template(op: Op) -> str:
@@ -226,6 +264,8 @@ PARTS: Mapping[str, str] = {
     "doc": "rst",
     "metal": "cpp",
     "json": "json",
+    "c": "c",
+    "rust": "rust",
 }
 
 
@@ -243,6 +283,13 @@ def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
             return f"// {op.name} has no Metal kernel\n"
         text = metal_text(kernel.include, kernel.shared)
         return f"{text}\n// For each element: {metal_element(op)};\n" if kernel.scalar else text
+    if name in ("c", "rust") and op.entry.internal:
+        return f"/* {op.name} is internal: {name.capitalize()} cannot call it */\n"
+    function = c_function(op, package.name, package.namespace)
+    if name == "c":
+        return formatted("\n".join(_blocks("c.j2", package, f=function)))
+    if name == "rust":
+        return _rust_text(RustFunction(function, package.name), package) + "\n"
     made = pieces(op, package)
     texts = {"header": made.header, "source": made.source}
     return formatted(texts.get(name) or bindings([made], 0, package))
@@ -274,17 +321,17 @@ def package_files(
     for p in made:
         files[f"include/{name}/{p.name}.h"] = p.header or None
         files[f"src/{p.name}.cpp"] = p.source or None
-    # The number of binding files is a power of two, so that adding ops moves few others.
     # Functions of equal types share their code, so that large files compile in less time per
     # function.
     shard = 4 * SHARD if _is_large(made) else SHARD
-    count = 1 << max(0, (len(public) - 1) // shard).bit_length()
-    shards: list[list[Pieces]] = [[] for _ in range(count)]
     first = _first_overloads(public)
-    for p in public:
-        shards[zlib.crc32(first[p.name].encode()) % count].append(p)
+    shards = _sharded(public, shard, lambda p: first[p.name])
     for i, members in enumerate(shards):
         files[f"src/bind_{i}.cpp"] = bindings(members, i, package)
+    if "c" in package.languages:
+        files |= _c_files(public, package)
+    if "rust" in package.languages:
+        files |= _rust_files(public, package)
     modules = _modules(public)
     methods = {p.path: p.python_name for p in public if p.method}
     methods |= {f"{p.path}_": f"{p.python_name}_" for p in public if p.method and p.inplace}
@@ -303,7 +350,7 @@ def package_files(
             package,
             ops=made,
             public=public,
-            shards=range(count),
+            shards=range(len(shards)),
             modules=list(modules),
             methods=methods,
             overloaded=overloaded,
@@ -343,6 +390,86 @@ def package_files(
             path = f"python/{module.replace('.', '/')}/__init__.py"
             files[path] = _render("submodule.py.j2", package, **inside)
     return files
+
+
+def _sharded(
+    public: Sequence[Pieces], size: int, key: Callable[[Pieces], str]
+) -> list[list[Pieces]]:
+    """Distribute operators over files of about ``size``; those with the same key are together.
+
+    The number of files is a power of two, so that adding operators moves few others.
+    """
+    count = 1 << max(0, (len(public) - 1) // size).bit_length()
+    shards: list[list[Pieces]] = [[] for _ in range(count)]
+    for p in public:
+        shards[zlib.crc32(key(p).encode()) % count].append(p)
+    return shards
+
+
+def _c_files(public: Sequence[Pieces], package: Package) -> dict[str, str | None]:
+    """Render the header and the sources of the C library."""
+    guard, elements = f"{package.name.upper()}_C_H", CPP_TYPES.items()
+    header = _render("c_header.h.j2", package, guard=guard, public=public)
+    files: dict[str, str | None] = {
+        f"include/{package.name}_c.h": header,
+        "c/arrays.cpp": _render("c_arrays.cpp.j2", package, elements=elements),
+    }
+    for i, members in enumerate(_sharded(public, C_SHARD, lambda p: p.name)):
+        files[f"c/functions_{i}.cpp"] = _render("c_functions.cpp.j2", package, ops=members)
+    return files
+
+
+def rust_clashes(made: Iterable[Pieces]) -> Iterator[tuple[str, Pieces, Pieces]]:
+    """Yield the Rust types that two operators of a module would define, with the operators."""
+    owners: dict[tuple[str, str], Pieces] = {}
+    for p in made:
+        for name in p.rust.get("types", ()):
+            first = owners.setdefault((p.modules[0], name), p)
+            if first.name != p.name:
+                yield name, first, p
+
+
+def _rust_files(public: Sequence[Pieces], package: Package) -> dict[str, str | None]:
+    """Render the Rust crate, whose modules are those of Python."""
+    modules: dict[str, list[Pieces]] = {"": []}
+    for p in public:
+        parts = [module_name(part) for part in p.modules[0].split(".") if part]
+        for i in range(len(parts)):
+            modules.setdefault("/".join(parts[: i + 1]), [])
+        modules["/".join(parts)].append(p)
+    files: dict[str, str | None] = {}
+    for path in sorted((TEMPLATES / "rust").iterdir()):
+        if path.suffix in (".rs", ".toml"):
+            files[f"src/{path.name}" if path.suffix == ".rs" else path.name] = path.read_text()
+    numbers = [*re.findall(r"\d+", package.version)[:3], "0", "0", "0"][:3]
+    version = ".".join(str(int(number)) for number in numbers)
+    own = [path.stem for path in (TEMPLATES / "rust").glob("*.rs")]
+    top = [("pub ", name) for name in modules if name and "/" not in name]
+    crate = [*(("", name) for name in own), ("", "ffi"), *[("", "operators")] * bool(modules[""])]
+    files["Cargo.toml"] = _render("rust/Cargo.toml.j2", package, version=version)
+    files["build.rs"] = _render("rust/build.rs.j2", package)
+    files["src/ffi.rs"] = _render("rust/ffi.rs.j2", package, public=public)
+    files["src/lib.rs"] = _render(
+        "rust/lib.rs.j2",
+        package,
+        modules=sorted([*crate, *top], key=lambda item: item[1]),
+        has_operators=bool(modules[""]),
+    )
+    for module, ops in modules.items():
+        if module or ops:
+            files[f"src/{module or 'operators'}.rs"] = _render(
+                "rust/operators.rs.j2",
+                package,
+                module="::".join([package.name, *module.split("/")][: 1 + bool(module) * 9]),
+                children=sorted(
+                    child.rpartition("/")[2]
+                    for child in modules
+                    if module and child.rpartition("/")[0] == module
+                ),
+                uses=use_lines({name for p in ops for name in p.rust["uses"]}),
+                ops=ops,
+            )
+    return {f"rust/{package.name}/{path}": text for path, text in files.items()}
 
 
 def bindings(members: Sequence[Pieces], shard: int, package: Package) -> str:
@@ -444,8 +571,10 @@ def sources_cmake(made: Iterable[Pieces], paths: Sequence[str], depends: Sequenc
     return _template("sources.cmake.j2").render(
         ops=[p for p in paths if p.startswith("src/") and not _is_binding(p)],
         bindings=[p for p in paths if _is_binding(p)],
+        c=[p for p in paths if p.startswith("c/")],
         headers=[p for p in paths if p.startswith("include/")],
         python=[p for p in paths if p.startswith("python/")],
+        rust=[p for p in paths if p.startswith("rust/")],
         depends=depends,
         groups=groups,
     )

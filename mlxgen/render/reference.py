@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from ..model.dtypes import ACCUMULATOR
 from ..model.op import GROUP, DtypeRule, Form, Op, shown_axes
 from ..model.signature import Arg, Kind
+from .c_api import CFunction
+from .cpp import View
 
 BACKENDS = {"cpu": "CPU", "gpu": "GPU", "metal": "Metal"}
 
@@ -79,8 +82,11 @@ def _shape(op: Op, name: str) -> str:
 class Reference:
     """An operator as the template of the reference needs it."""
 
-    def __init__(self, op: Op) -> None:
-        self.op, self.entry = op, op.entry
+    def __init__(
+        self, op: Op, function: CFunction, languages: Container[str], rust: str = ""
+    ) -> None:
+        self.op, self.entry, self.rust = op, op.entry, rust
+        self.view, self.function, self.wanted = View(op), function, languages
         self.arguments, self.results = arguments(op), results(op)
         self.grads, self.inplace = op.derivatives.grads, inplace(op)
 
@@ -93,6 +99,14 @@ class Reference:
             return line
         lines = "".join(f"    {arg},\n" for arg in args)
         return f"{self.op.path}(\n{lines}) -> {result}"
+
+    @property
+    def other_languages(self) -> list[tuple[str, str]]:
+        """The declarations in other languages, with the languages' names in Markdown."""
+        found = [("cpp", _laid_out(f"{self.view.result} {self.function.cpp}", self.view.declared))]
+        if "c" in self.wanted:
+            found.append(("c", _laid_out(f"int {self.function.name}", self.function.declared)))
+        return [*found, *[("rust", self.rust)] * bool(self.rust)]
 
     @property
     def summary(self) -> str:
@@ -158,6 +172,13 @@ class Reference:
         """The conversion of integer arguments, for an operator with kernels."""
         rule = self.op.arguments.group
         return rule.integers.value if rule is not None and self.op.has_primitive else ""
+
+
+def _laid_out(head: str, params: Sequence[str]) -> str:
+    """Return a declaration; one parameter per line if it is long."""
+    line = f"{head}({', '.join(params)});"
+    lines = ",\n".join(f"    {param}" for param in params)
+    return line if len(line) <= 88 else f"{head}(\n{lines});"
 
 
 def _dtypes(rule: DtypeRule) -> tuple[str, ...]:

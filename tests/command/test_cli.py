@@ -101,7 +101,12 @@ def test_file_outside_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (["show", "f", "stub"], "def f("),
         (["show", "f"], "mx::array f("),
         (["diff", "mine.yaml"], "0 changes"),
+        (["show", "f", "c"], "int ops_f("),
+        (["show", "f", "rust"], "pub fn f("),
         (["generate", "-o", "out"], "out: 1 operator, "),
+        (["generate", "-o", "out", "--language", "c"], "files written, 0 removed, "),
+        (["generate", "-o", "out", "--language", "c"], "out: up to date"),
+        (["generate", "-o", "out"], "files written, 3 removed, "),
     ):
         found = CliRunner().invoke(cli, [arguments[0], "mine.yaml", *arguments[1:]])
         assert found.exit_code == 0 and said in found.output, found.output

@@ -1,24 +1,37 @@
-"""Builds and runs the C++ program of docs/cpp.md with its commands."""
+"""Builds and runs the programs of docs/cpp.md and docs/c.md with their commands."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cpp.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-COMMANDS = [code for language, code in BLOCKS if language == "sh"]
-(PRINTED,) = (code for language, code in BLOCKS if language == "text")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BLOCKS = {
+    page: re.findall(
+        r"^```(\w+)\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    for page in ("cpp.md", "c.md")
+}
+COMMANDS = [
+    (page, code) for page, blocks in BLOCKS.items() for language, code in blocks if language == "sh"
+]
 
 
-@pytest.mark.parametrize("commands", COMMANDS, ids=["cmake", "compiler"])
-def test_program(tmp_path: Path, commands: str) -> None:
-    for _, code in BLOCKS:
+@pytest.mark.parametrize(
+    ("page", "commands"),
+    COMMANDS,
+    ids=["C++ with CMake", "C++ with the compiler", "C with CMake", "C with pkg-config"],
+)
+def test_program(tmp_path: Path, page: str, commands: str) -> None:
+    if "pkg-config" in commands and shutil.which("pkg-config") is None:
+        pytest.skip("there is no pkg-config")
+    for _, code in BLOCKS[page]:
         if name := re.match(r"(?://|#) ([\w.]+)\n", code):
             (tmp_path / name[1]).write_text(code, encoding="utf-8")
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
@@ -30,4 +43,5 @@ def test_program(tmp_path: Path, commands: str) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith(PRINTED)
+    (printed,) = (code for language, code in BLOCKS[page] if language == "text")
+    assert done.stdout.endswith(printed)

@@ -206,6 +206,30 @@ def test_place(load: Load, line: str, code: str, column: int, end: int) -> None:
     assert (item.span.line, item.span.column, item.span.end_column) == (5, column, end)
 
 
+@pytest.mark.parametrize(
+    ("value", "code", "message"),
+    [
+        ('"c"', "MG704", "'languages' must be a list of languages and not empty, not 'c'"),
+        ("[]", "MG704", "'languages' must be a list of languages and not empty, not []"),
+        ('["c++"]', "MG713", "unknown language 'c++'"),
+        ('["C"]', "MG713", "unknown language 'C' (did you mean 'c'?)"),
+    ],
+)
+def test_languages_that_are_none(load: Load, value: str, code: str, message: str) -> None:
+    found, diagnostics = load(f'[project]\nname = "tiny"\n[tool.mlxgen]\nlanguages = {value}\n')
+    assert found is None
+    (item,) = diagnostics.sorted()
+    assert (item.code, item.message, item.span.line) == (code, message, 4)
+
+
+@pytest.mark.parametrize(
+    ("listed", "languages"), [('"c", "c"', ("c",)), ('"rust"', ("c", "rust")), ("", None)]
+)
+def test_languages(load: Load, listed: str, languages: tuple[str, ...] | None) -> None:
+    found, _ = load(f'[project]\nname = "tiny"\n[tool.mlxgen]\nlanguages = [{listed}]\n')
+    assert (found and found.languages) == languages
+
+
 def test_all_mistakes_in_one_run(load: Load) -> None:
     _, diagnostics = load(
         '[project]\nname = "tiny"\ndependencies = ["mlx"]\n[tool.mlxgen]\nyml = "x"\ncsrc = 1\n',

@@ -29,6 +29,7 @@ LABELS = {
     "Tags",
     "Other names",
     "Method",
+    "Other languages",
 }
 
 
@@ -58,7 +59,9 @@ def test_documentation_is_no_accidental_markup(project: tuple[Settings, list[Op]
         starts = [i for i, type in enumerate(types) if type == "strong_open"]
         names = {*(p.name for p in op.arguments.params), *(o.name for o in op.outputs)}
         assert {page[i + 1].content for i in starts} <= LABELS | names
-        assert types.count("fence") == 1 and types.count("heading_open") == 1
+        fences = [token.info for token in page if token.type == "fence"]
+        assert fences == ["python", "cpp", *settings.languages]
+        assert types.count("heading_open") == 1
 
 
 def test_one_page_and_many_have_the_same_parts(project: tuple[Settings, list[Op]]) -> None:

@@ -22,6 +22,8 @@ CONTENTS = {
         "docs/gradcheck",
         "docs/train",
         "docs/cpp",
+        "docs/c",
+        "docs/rust",
         "docs/pytensor",
         "docs/aten-import",
         "docs/import-mlx",

@@ -47,6 +47,10 @@ set(MLXGEN_BINDING_SOURCES
     "src/bind_3.cpp"
     "src/module.cpp"
 )
+set(MLXGEN_C_SOURCES
+    "c/arrays.cpp"
+    "c/functions_0.cpp"
+)
 set(MLXGEN_HEADERS
     "include/ops/exp2.h"
     "include/ops/softplus.h"
@@ -86,6 +90,7 @@ set(MLXGEN_HEADERS
     "include/ops/pick_dim.h"
     "include/ops/_picked.h"
     "include/ops/normalize.h"
+    "include/ops_c.h"
     "include/ops/export.h"
     "include/ops/dispatch.h"
     "include/ops/ops.h"
@@ -101,6 +106,21 @@ set(MLXGEN_PYTHON_FILES
     "python/nn/__init__.py"
     "python/_ext/nn/activations/__init__.pyi"
     "python/nn/activations/__init__.py"
+)
+set(MLXGEN_RUST_FILES
+    "rust/ops/src/array.rs"
+    "rust/ops/src/error.rs"
+    "rust/ops/src/number.rs"
+    "rust/ops/src/pass.rs"
+    "rust/ops/rustfmt.toml"
+    "rust/ops/src/stream.rs"
+    "rust/ops/Cargo.toml"
+    "rust/ops/build.rs"
+    "rust/ops/src/ffi.rs"
+    "rust/ops/src/lib.rs"
+    "rust/ops/src/operators.rs"
+    "rust/ops/src/nn.rs"
+    "rust/ops/src/nn/activations.rs"
 )
 set(MLXGEN_DEPENDS
     "<project>/mlx_ops.yaml"

@@ -1,0 +1,129 @@
+"""Rust programs that call a package's operators with the same arguments as Python.
+
+The counterpart of tests/c/calls.py, with the same files. A program is written from ``ops.json``,
+independently of the generator.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from c.calls import DTYPES, Call, as_bytes
+
+HERE = Path(__file__).parent
+_LISTS = ("list of ints", "list of floats", "list of bools", "shape", "axes")
+
+
+def camel(name: str) -> str:
+    """Return a name of a type."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
+
+def number(value: float) -> str:
+    """Return a number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "f64::NAN" if math.isnan(value) else f"{'-' * (value < 0)}f64::INFINITY"
+    return str(value).lower()
+
+
+@dataclass
+class Program:
+    """The calls of a Rust program."""
+
+    crate: str
+    calls: list[Call] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    arrays: list[bytes] = field(default_factory=list)
+
+    def add(self, call: Call) -> None:
+        """Add a call."""
+        op, lines, arguments, fields = call.op, list[str](), list[str](), list[str]()
+        home = "::".join(filter(None, [self.crate, *op["module"].split(".")]))
+        for arg in op["args"]:
+            if arg["name"] in call.values:
+                text = self._argument(
+                    arg, call.values[arg["name"]], lines, f"{home}::{camel(op['name'])}"
+                )
+            if not arg["has_default"]:
+                arguments.append(text)
+            elif arg["name"] in call.values:
+                fields.append(f"{arg['name']}: {text}")
+        options = sum(arg["has_default"] for arg in op["args"])
+        if options:
+            rest = ["..Default::default()"] * (len(fields) < options)
+            arguments.append(
+                f"{home}::{camel(op['name'])}Options {{ {', '.join([*fields, *rest])} }}"
+            )
+        lines.append(f"let out = {home}::{op['name']}({', '.join([*arguments, 'cpu'])});")
+        if op["outputs"][0]["resolved"]["kind"] == "list of arrays":
+            lines.append("files.put_list(out);")
+        elif len(op["outputs"]) == 1:
+            lines.append("files.put(out);")
+        else:
+            lines += ["match out {", "    Ok(out) => {"]
+            lines += [f"        files.put(Ok(out.{output['name']}));" for output in op["outputs"]]
+            lines += ["    }", "    Err(error) => files.put_error(error.message()),", "}"]
+        body = "\n    ".join(lines)
+        label = " ".join(call.label.split())
+        head = f"fn call_{len(self.calls)}(files: &mut Files, cpu: &Stream) {{"
+        self.text.append(f"// {label}\n{head}\n    {body}\n}}\n")
+        self.calls.append(call)
+
+    def _argument(self, arg: Mapping[str, Any], value: Any, lines: list[str], prefix: str) -> str:
+        """Return an argument; lists of arrays and arrays are variables."""
+        kind, name = arg["kind"], f"{arg['name']}_value"
+        if value is None:
+            return "None"
+        text = self._plain(arg, value, prefix)
+        if kind == "array":
+            lines.append(f"let {name} = files.take();")
+            self.arrays.append(as_bytes(value))
+            text = f"&{name}"
+        elif kind in ("list of arrays", "list of optional arrays"):
+            self.arrays += [as_bytes(item) for item in value if item is not None]
+            of = [f"{name}_{i}" for i in range(len(value))]
+            given = [n for n, item in zip(of, value, strict=True) if item is not None]
+            lines += [f"let {n} = files.take();" for n in given]
+            some = "Some(&{})" if "optional" in kind else "&{}"
+            items = (some.format(n) if n in given else "None" for n in of)
+            text = f"&[{', '.join(items)}]"
+        return f"Some({text})" if arg["optional"] else text
+
+    def _plain(self, arg: Mapping[str, Any], value: Any, prefix: str) -> str:
+        kind, length = arg["kind"], arg["resolved"].get("length") or 1
+        if kind in _LISTS:
+            values = list(value) if isinstance(value, list | tuple) else [value]
+            values = values * length if len(values) == 1 else values
+            fixed = length > 1 and not arg["resolved"].get("empty")
+            return f"{'' if fixed else '&'}[{', '.join(map(number, values))}]"
+        if kind == "enumerated string":
+            words = "".join(c if c.isalnum() else "_" for c in value)
+            return f"{prefix}{camel(arg['name'])}::{camel(words)}"
+        if kind == "string":
+            return json.dumps(value, ensure_ascii=False)
+        if kind == "dtype":
+            name = str(value).rpartition(".")[2].rstrip("_")
+            assert value in DTYPES
+            return f"{self.crate}::Dtype::{name.capitalize()}"
+        if kind == "number":
+            suffix = "i64" if type(value) is int else ""
+            return f"({number(value)}{suffix}).into()"
+        if kind == "float":
+            return number(float(value))
+        return number(value) if kind in ("int", "bool") else ""
+
+    def source(self) -> str:
+        """Return the text of the program, a test of the crate."""
+        shared = (HERE / "calls.rs").read_text("utf-8").replace("PACKAGE", self.crate)
+        calls = "\n".join(f"    call_{i}(&mut files, &cpu);" for i in range(len(self.calls)))
+        return (
+            "#![allow(deprecated, non_snake_case, clippy::needless_update)]\n\n"
+            f"use {self.crate}::Stream;\n\n{shared}\n" + "\n".join(self.text) + "\n"
+            "#[test]\nfn calls() {\n    let mut files = Files::open();\n"
+            f"    let cpu = Stream::cpu().unwrap();\n{calls}\n    files.close();\n}}\n"
+        )
