@@ -22,7 +22,7 @@ CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
 ATEN_SOURCES := aten/pyproject.toml aten/aten.yaml $(shell find aten/csrc aten/kernels aten/python -type f \
   -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test metal aten integrations sanitize arm64 lint format bench accuracy docs site links build clean
+.PHONY: help demo test metal aten conformance integrations sanitize arm64 lint format bench accuracy docs site links build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -58,6 +58,20 @@ aten: .venv/.aten ## Build mlx_aten (aten/), and run its tests (PYTEST_ARGS; TOR
 .venv/.aten: .venv/.built $(ATEN_SOURCES)
 	@echo 'Building mlx_aten'
 	@$(PIP) install --no-build-isolation --no-deps -C build-dir='$(CURDIR)/build/aten-build' ./aten
+	@touch $@
+
+# MLX's functions from `mlxgen import mlx` in place of MLX's own: MLX_SOURCE is a checkout of MLX.
+conformance: build/conformance/.built ## Run MLX's own tests with generated functions (MLX_SOURCE)
+	@PYTHONPATH='$(CURDIR)/build/conformance/site' $(BIN)/python tests/conformance/compare.py mlx_functions \
+	  build/conformance/outcomes
+
+build/conformance/.built: .venv/.ready $(SOURCES) $(shell find tests/conformance/package -name '*.[pt][yo]*')
+	@echo "Building MLX's functions"
+	@mkdir -p $(@D)
+	@cp -R tests/conformance/package/. $(@D)
+	@$(BIN)/mlxgen import mlx -o $(@D)/mlx.yaml
+	@$(PIP) install --no-build-isolation --no-deps --upgrade --target $(@D)/site -C build-dir=$(@D)/build ./$(@D)
+	@ln -sfn "$$($(BIN)/python -c 'import mlx.core as mx; print(mx.__file__.rpartition("/")[0])')" $(@D)/site/mlx
 	@touch $@
 
 integrations: .venv/.built ## Run the tests with other libraries' models: mlx-lm

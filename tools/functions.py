@@ -54,6 +54,8 @@ Slot = Literal[
     "int_list",
     "double_list",
     "bool_list",
+    "key",
+    "nested",
 ]
 Result = Literal[
     "array",
@@ -63,6 +65,8 @@ Result = Literal[
     "float",
     "scalar",
     "shape",
+    "ints",
+    "nested",
     "pairs",
     "dtype",
     "finfo",

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mlxgen.diagnostics.messages import rows
-from mlxgen.formula.mlx import MODULES, PARTS, TABLE, PythonParam, Trace, stored
+from mlxgen.formula.mlx import PARTS, TABLE, PythonParam, Trace, stored
+from mlxgen.imports import stubs
 
 from .functions import Functions
 
@@ -102,41 +103,32 @@ def derive(root: Path) -> dict[str, Any]:
     omitted, special = _by_name("omitted"), _by_name("overloads")
     operations = {name for name, (call, *_) in _by_name("calls").items() if call[0] == "mlx"}
     functions: dict[str, dict[str, Any]] = {}
-    aliases: dict[str, str] = {}
-    methods: dict[str, Any] = {}
     problems: list[str] = []
-    for module in ("", *MODULES):
-        stub = ast.parse(
-            (root / "core" / f"{module or '__init__'}.pyi").read_text(encoding="utf-8")
-        )
-        for node in stub.body:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.Attribute):
-                aliases[ast.unparse(node.targets[0])] = ast.unparse(node.value)
-            elif isinstance(node, ast.ClassDef) and node.name == "array":
-                methods = _methods(node)
-            elif isinstance(node, ast.FunctionDef):
-                name = f"{module}.{node.name}" if module else node.name
-                if name in omitted or name in functions or name in operations:
-                    continue
-                if not _gives_arrays(node) and name not in special:
-                    continue
-                try:
-                    functions[name] = _derive_function(name, node, overloads)
-                except ValueError as error:
-                    problems.append(f"{name}: {error}")
+    found = stubs.read(root)
+    for name, function in found.functions.items():
+        node = function.overloads[0]
+        if name in omitted or name in operations:
+            continue
+        if not _gives_arrays(node) and name not in special:
+            continue
+        try:
+            functions[name] = _derive_function(name, node, overloads)
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
     for name, signatures in _by_name("C++ only").items():
         _add_from_headers(functions, name, [_parsed(text) for (text,) in signatures], overloads)
     if "astype" not in functions:  # only a method until 0.31.2
         functions["astype"] = _written_function("astype", _written_signatures("astype"))
     if problems:
         raise ValueError("no C++ overload found for " + "; ".join(problems))
+    methods = _methods(found.methods)
     for name in methods.keys() & functions.keys():
         functions[name]["method"] = methods[name]
     known = functions.keys() | operations
     return {
         "mlx": _version(root),
         "functions": functions,
-        "aliases": {a: f for a, f in aliases.items() if f in known},
+        "aliases": {a: f for a, f in found.aliases.items() if f in known},
     }
 
 
@@ -150,11 +142,11 @@ def _gives_arrays(node: ast.FunctionDef) -> bool:
     return "array" in (ast.unparse(node.returns) if node.returns else "array")
 
 
-def _methods(node: ast.ClassDef) -> dict[str, Any]:
+def _methods(nodes: Sequence[ast.FunctionDef]) -> dict[str, Any]:
     """Return methods of the array class by name, with their parameters after ``self``."""
     found = {}
-    for item in node.body:
-        if isinstance(item, ast.FunctionDef) and not item.name.startswith("_"):
+    for item in nodes:
+        if not item.name.startswith("_"):
             decorated = bool(item.decorator_list)
             if not decorated:
                 params = _params(item.args)[1:]
@@ -261,42 +253,14 @@ def _pack(param: PythonParam) -> list[str | None]:
 
 
 def _params(args: ast.arguments, untyped: str = "array") -> list[PythonParam]:
-    """Return the parameters of a stub, without ``stream``."""
-    out = []
-    positional = [*args.posonlyargs, *args.args]
-    defaults = [None] * (len(positional) - len(args.defaults)) + list(args.defaults)
-    for i, (arg, default) in enumerate(zip(positional, defaults, strict=True)):
-        out.append(_param(arg, "/" if i < len(args.posonlyargs) else "", default, untyped))
-    if args.vararg is not None:
-        out.append(_param(args.vararg, "*", None, untyped))
-    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-        out.append(_param(arg, "k", default, untyped))
-    return [p for p in out if p.name != "stream"]
-
-
-def _param(arg: ast.arg, kind: str, default: ast.expr | None, untyped: str) -> PythonParam:
-    alternatives = _flat(arg.annotation) if arg.annotation else [untyped]
-    if "None" in alternatives:  # always last, for any order in the release
-        alternatives = [*(a for a in alternatives if a != "None"), "None"]
-    annotation = " | ".join(dict.fromkeys(alternatives))
-    strings = dict(section("strings"))  # from the documentation; the stubs lack them
-    if annotation == "str" and arg.arg in strings:
-        annotation = f"Literal{strings[arg.arg].split()!r}"
-    written = ast.unparse(default) if default is not None else None
-    return PythonParam(arg.arg, kind, annotation, written)
-
-
-def _flat(annotation: ast.expr) -> list[str]:
-    """Return the alternatives of ``Union[None, int]``, ``Optional[int]`` and ``int | None``."""
-    match annotation:
-        case ast.BinOp(left, ast.BitOr(), right):
-            return [*_flat(left), *_flat(right)]
-        case ast.Subscript(ast.Name("Union"), ast.Tuple(parts)):
-            return [name for part in parts for name in _flat(part)]
-        case ast.Subscript(ast.Name("Optional"), part):
-            return [*_flat(part), "None"]
-    text = ast.unparse(annotation).replace("mlx.core.", "")
-    return [re.sub(r"\b(Tuple|List)\[", lambda match: match[0].lower(), text)]
+    """Return the parameters of a stub, with the strings that the stubs lack."""
+    strings = dict(section("strings"))  # from the documentation
+    return [
+        param._replace(annotation=f"Literal{strings[param.name].split()!r}")
+        if param.annotation == "str" and param.name in strings
+        else param
+        for param in stubs.parameters(args, untyped)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,6 +438,8 @@ def _alternatives(annotation: str) -> list[str]:
 
 def _slot_type(param: PythonParam, type_: str) -> str:
     alternatives = _alternatives(param.annotation)
+    if param.name == "key" and type_ == "array?":
+        return "key"
     if type_ == "array" and "scalar" in alternatives:
         return "weak"
     if "int" in alternatives and type_ in ("shape", "pair", "triple"):

@@ -61,11 +61,14 @@ def bound_texts(context: Context) -> list[str]:
     if plain == target:
         return []
     name, signature = "mx." + plain.replace("::", "."), context.signature
-    attempts = [f"{name}({', '.join(a.name for a in signature.args)})"]
-    if rest := [a for a in signature.args if not a.type.is_array]:
-        given = [*(a.name for a in signature.arrays), *(f"{a.name}={a.name}" for a in rest)]
-        attempts.append(f"{name}({', '.join(given)})")
-    return attempts
+    args = [(a, f"{'*' * a.type.variadic}{a.name}", f"{a.name}={a.name}") for a in signature.args]
+    variadic = any(a.type.variadic for a in signature.args)
+    by_place = [word if variadic and a.kw_only else place for a, place, word in args]
+    as_declared = [word if a.kw_only else place for a, place, word in args]
+    arrays = [place for a, place, _ in args if a.type.is_array]
+    by_name = [*arrays, *(word for a, _, word in args if not a.type.is_array)]
+    attempts = (by_place, as_declared, by_name)
+    return [*dict.fromkeys(f"{name}({', '.join(given)})" for given in attempts)]
 
 
 def _bound_call(context: Context, known: Known) -> Forward:
@@ -87,7 +90,8 @@ def _bound_call(context: Context, known: Known) -> Forward:
     scope = context.scope(known.names())._replace(ops={}, lets={})
     for text in attempts:
         expr = compile_formula(text, scope, context.want_outputs(), note)
-        if expr is not None:
+        if expr is not None:  # which behaves in shapeless graphs as MLX's own function
+            expr = expr._replace(specializes="", gradient_specializes="")
             return Forward(context.form, expr, text)
     code, message, hint = problems[0] if problems else ("", "the signature does not match", None)
     if code != "MG306":  # only this help is about the arguments; the others are about formulas

@@ -169,8 +169,14 @@ def check_overload(context: Context, samples: Mapping[int, Sample]) -> None:
     for i, sample in samples.items():
         given = {arg.name: _kind(arg.type, sample.get(arg.name)) for arg in context.signature.args}
         passed = [a for a in context.signature.args if a.type.is_array or a.name in sample]
-        first = [frozenset({given[arg.name]}) for arg in passed if arg.pos_only]
-        named = {arg.name: frozenset({given[arg.name]}) for arg in passed if not arg.pos_only}
+        places = {arg.name for arg in context.signature.args[: context.signature.by_position]}
+        first = []
+        for arg in passed:
+            if arg.name in places:
+                value = sample.get(arg.name)
+                arrays = len(value) if isinstance(value, list) else 2  # the default of the checks
+                first += [frozenset({given[arg.name]})] * (arrays if arg.type.variadic else 1)
+        named = {a.name: frozenset({given[a.name]}) for a in passed if a.name not in places}
         other = chosen(signatures, first, named)
         if other in (context.name, None) or not context.ok:  # other errors come first
             continue
@@ -184,12 +190,15 @@ def _kind(type: Type, value: Any) -> str:
     """Return the kind of the Python value that a sample passes."""
     if type.kind is Kind.ARRAY:
         return "none" if type.optional and value is None else "array"
+    if type.variadic:
+        return "array"
     if type.kind is Kind.ARRAYS:
         return "arrays" if value else "empty"
     if type.kind is Kind.OPTIONALS and value:
         return "optionals" if None in value else "arrays"
     if isinstance(value, list):
-        return "ints" if value else "empty"
+        nested = type.kind is Kind.NESTED
+        return "empty" if not value else "nested" if nested else "ints"
     if type.kind is Kind.DTYPE and value is not None:
         return "dtype"
     return "none" if value is None else value.__class__.__name__

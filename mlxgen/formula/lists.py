@@ -45,6 +45,7 @@ ITEMS = {
     "bools": ("bool", "bool"),
     "shape": ("int", "int"),
     "ints": ("int", "int"),
+    "nested": ("ints", "const std::vector<int>&"),
 }
 # The kind of a comprehension by the kind of its elements.
 COLLECTED = {"array": "arrays", "int": "shape", "bool": "bools", "float": "floats"}
@@ -96,7 +97,7 @@ class Lists(Translator):
         require(value)
         if value.kind == "array":
             return self.index_array(value, node)
-        if value.kind not in ("tuple", "shape", "ints", "floats", "bools", "arrays"):
+        if value.kind not in ("tuple", "shape", "ints", "floats", "bools", "nested", "arrays"):
             raise Wrong("not_indexed", node, value.kind, value=value)
         if value.of is not None and value.of.name:
             self.used.append(("sized", value.of.name))

@@ -263,7 +263,8 @@ def bind(params: Sequence[PythonParam], args: Args) -> dict[str, Value]:
         if name in bound:
             raise wrong("given_twice", value.at, name=name)
         bound[name] = value
-    if missing := [f"'{p.name}'" for p in params if p.default is None and p.name not in bound]:
+    needed = [p.name for p in params if p.default is None]
+    if missing := [f"'{name}'" for name in needed if name not in bound]:
         raise wrong("missing", args.node, names=", ".join(missing))
     for param in params:
         text = bound.get(param.name)
@@ -283,7 +284,8 @@ def usage(params: Sequence[PythonParam], name: str, method: bool, typed: bool = 
             words.append("*")
         word = f"{'*' * (param.kind == '*')}{param.name}{f': {param.annotation}' * typed}"
         equals = " = " if typed else "="
-        words.append(word if param.default is None else f"{word}{equals}{param.default}")
+        optional = param.default is not None and param.kind != "*"
+        words.append(f"{word}{equals}{param.default}" if optional else word)
     return f"{'.' * method}{name}({', '.join(words)})"
 
 
@@ -394,6 +396,8 @@ def fit_slot(slot: Slot, bound: Mapping[str, Value]) -> str | None:
     name, _, part = slot.param.partition(".")
     value = bound[name]
     if part:  # the first or second item of a pair of lists
+        if value.kind == "nested" and not value.optional:
+            return f"mlxgen::half({value.cpp}, {part})"
         pair = value.kind == "tuple" and len(value.items) == 2
         return fit(value.items[int(part)], slot.type) if pair else None
     base, _, other = slot.type.partition("@")
@@ -423,8 +427,6 @@ def mismatch(
             continue
         if any(fit_slot(s, {"dtype": value, **bound}) is not None for s in slots):
             continue
-        if any(s.type == "flag" for s in slots):
-            return Wrong("decides", value.at, name=param.name, label=args.label)
         return explain.argument(args.label, param.name, param.annotation, value)
     numbers = any(fit(v, "scalar") for v in bound.values())
     arrays = any(v.is_array for v in bound.values())

@@ -312,13 +312,15 @@ class Translator:
             raise Wrong("no_key", args.node, label=args.label)
         if random and isinstance(key := bound["key"].at, ast.Name):
             self.used.append(("keys", key.id))
+        if random and bound["key"].optional:  # None draws another key in each call
+            self.used.append(("impure", function.name))
         every = complete(params, bound)
         cpp = select(function, every, hole(STREAM))
         if cpp is None and len(function.signatures) > 1:  # another one may accept these kinds
             for other in alternatives(function, args):
-                known = complete(*other)
-                if cpp := select(function, known, hole(STREAM)):
-                    (params, bound), every = other, known
+                others = complete(*other)
+                if cpp := select(function, others, hole(STREAM)):
+                    (params, bound), every = other, others
                     break
         if cpp is None:
             raise mismatch(function, params, bound, args)
@@ -341,7 +343,9 @@ class Translator:
         elif function.name in ("broadcast_arrays", "meshgrid"):
             count = every["arrays"].length
         elif function.result == "flags":
-            count = 1 + sum(v.const is True for v in every.values()) * (count or 0)
+            flags = [v for v in every.values() if v.kind == "bool"]
+            known = all(flag.const is not None for flag in flags)
+            count = 1 + sum(flag.const for flag in flags) * (count or 0) if known else None
             if count == 1:
                 value = Value("array", f"{cpp}[0]", args.node)
                 return self.note(value, function.name, given, names)
@@ -389,6 +393,8 @@ class Translator:
 
         def part(arg: Arg) -> str:
             value = bound.get(arg.name)
+            if value is None and arg.type.variadic:
+                value = Value("tuple", "", args.node)
             if value is None:
                 return escaped(arg.default.cpp) if arg.default is not None else ""
             cpp = fit_type(value, arg.type)
@@ -515,7 +521,8 @@ def kinds_of(value: Value) -> frozenset[str]:
         return frozenset({*NUMBERS} - {"scalar"} | ({"none"} if value.optional else set()))
     kind = {"shape": "ints", "axes": "ints", "arrays": "arrays"}.get(value.kind, value.kind)
     if kind == "tuple":
-        kind = "ints" if value.is_ints else "arrays"
+        lists = all(item.kind == "tuple" for item in value.items)
+        kind = "ints" if value.is_ints else "nested" if lists else "arrays"
         kind = kind if value.items else "empty"
     return frozenset({kind, "none"} if value.optional else {kind})
 
@@ -523,5 +530,6 @@ def kinds_of(value: Value) -> frozenset[str]:
 def entry_param(arg: Arg) -> PythonParam:
     """Convert an entry's argument to a parameter of a Python function."""
     default = arg.default.python if arg.default is not None else None
-    kind = "k" if arg.kw_only else "/" if arg.pos_only else ""
+    default = "()" if arg.type.variadic else default  # any number of arrays, also none
+    kind = "k" if arg.kw_only else "/" if arg.pos_only else "*" if arg.type.variadic else ""
     return PythonParam(arg.name, kind, arg.type.python, default)

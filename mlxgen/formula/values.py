@@ -38,7 +38,7 @@ TEXTS = {
     **dict.fromkeys(("finfo", "iinfo"), "information on a dtype"),
     "pairs": "pairs of ints",  # std::vector<std::pair<int, int>>, of comprehensions
 }
-LISTS = ("arrays", "optionals", "shape", "ints", "floats", "bools", "pairs")
+LISTS = ("arrays", "optionals", "shape", "ints", "floats", "bools", "pairs", "nested")
 NUMBERS = ("int", "float", "bool", "scalar")  # scalar: its kind is known at run time only
 CPP_TYPES = {spelling.slot: str(spelling.cpp) for spelling in KINDS.values()}
 
@@ -269,6 +269,11 @@ def not_negative(value: Value) -> str | None:
     return None if value.const is not None and value.const < 0 else value.cpp
 
 
+def random_key(value: Value) -> str:
+    """Return a key; if there may be none, the next default one in its place."""
+    return f"mlxgen::random_key({value.cpp})" if value.optional else value.cpp
+
+
 def fft_norm(value: Value) -> str | None:
     """Convert the normalization mode of a Fourier transform."""
     if value.const is None:
@@ -341,6 +346,13 @@ def floats(value: Value) -> str | None:
     return None if None in items else f"std::vector<double>{{{', '.join(map(str, items))}}}"
 
 
+def nested(value: Value) -> str | None:
+    """Convert lists of ints to a std::vector of std::vector<int>."""
+    items = [fit(item, "ints") for item in value.items]
+    lists = ", ".join(map(str, items))
+    return None if None in items else f"std::vector<std::vector<int>>{{{lists}}}"
+
+
 Way = Callable[[Value], "str | None"]
 Ways = dict[str, Way]
 
@@ -373,13 +385,18 @@ SLOTS: Mapping[str, Ways] = {
     "int64": {"int": as_is},
     "size": {"int": not_negative},
     "wide": {"int": wide},
-    "flag": {"bool": lambda value: value.cpp if value.const is not None else None},
+    "flag": {"bool": as_is},
     "category": {"dtype": as_is, "category": as_is},
     "fftnorm": {"str": fft_norm},
+    "key": {"array": random_key},
     **{name: ways for slot in INT_LISTS for name, ways in _lists(slot).items()},
     **{f"{of}_list": {"tuple": partial(constants, of)} for of in ("bool", "int")},
     "double_list": {"tuple": partial(constants, "exact")},
-    "pairs": {"tuple": pairs, "pairs": as_is},
+    "nested": {"nested": as_is, "tuple": nested},
+    "pairs": {
+        **{"tuple": pairs, "pairs": as_is},
+        "nested": lambda value: f"mlxgen::as_pairs({value.cpp})",
+    },
     "arrays": {"tuple": arrays, "arrays": arrays},
     "sequence": {"shape": as_is, "ints": as_is},
     "list": dict.fromkeys(LISTS, as_is),
@@ -394,12 +411,13 @@ def fit(value: Value, slot: str, optional: bool = False) -> str | None:
     kind = value.kind
     if kind == "none":
         return value.cpp if optional else None
-    if value.optional:
+    if value.optional and slot != "key":
         slot = slot.rstrip("1")  # the overload decides between one int and several
         if not optional or slot not in OPTIONAL:
             return None
     if slot[0] == "'":  # exactly this string
-        return value.cpp if kind == "str" and value.const == slot[1:-1] else None
+        exact = value.const == slot[1:-1] or value.choices == (slot[1:-1],)
+        return value.cpp if kind == "str" and exact else None
     way = SLOTS[slot].get(kind)
     return way(value) if way is not None else None
 

@@ -1,43 +1,52 @@
-"""`mlxgen import torch`: writes entries for operators of the installed torch."""
+"""`mlxgen import`: writes entries for the functions of an installed library, torch or MLX."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import rich_click as click
 
-from ..command.cli import EXISTING_FILE, command, require
+from ..command.cli import EXISTING_FILE, Commands, command, require
 from ..diagnostics import Diagnostics
-from . import allowlist, importer, schema, trace, write
+from . import allowlist, functions, importer, output, schema, trace, write
 
-_OUTPUT = click.Path(dir_okay=False, path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_OUTPUT = click.option(
+    "--output", "-o", "entries", type=_FILE, required=True, help="The file of entries to write."
+)
+
+import_command = Commands(
+    name="import",
+    places={"mlx": "imports.command.from_mlx", "torch": "imports.command.from_torch"},
+    help="Write entries for the functions of another library, from its installed package.",
+    no_args_is_help=True,
+)
 
 
-@command(name="import")
-@click.argument("library", type=click.Choice(["torch"]))
+@command(name="torch")
 @click.option(
     "--allow", type=EXISTING_FILE, multiple=True, required=True, help="List of operators to import."
 )
 @click.option(
     "--overrides", type=EXISTING_FILE, multiple=True, help="Formulas that precede mlxgen's own."
 )
-@click.option("--output", "-o", type=_OUTPUT, required=True, help="The file of entries to write.")
-@click.option("--report", type=_OUTPUT, help="File for the outcome of each overload.")
-def import_command(
+@_OUTPUT
+@click.option("--report", type=_FILE, help="File for the outcome of each overload.")
+def from_torch(
     diags: Diagnostics,
-    library: str,
     allow: tuple[Path, ...],
     overrides: tuple[Path, ...],
-    output: Path,
+    entries: Path,
     report: Path | None,
 ) -> None:
-    """Write entries for operators of another library, from its installed schema.
+    """Write entries for operators of the installed torch.
 
-    LIBRARY is torch. A formula comes from an override, from mlxgen's table, or from torch's
-    decompositions. Operators without a formula are rejected, with a reason in the report.
+    A formula comes from an override, from mlxgen's table, or from torch's decompositions. Operators
+    without a formula are rejected, with a reason in the report.
     """
-    outputs = [output, *([report] if report else [])]
+    outputs = [entries, *([report] if report else [])]
     require(write.may_replace(outputs, diags))
     found = schema.installed(diags)
     if found is None:
@@ -48,12 +57,47 @@ def import_command(
     derive = trace.deriver(names, found, table, own, diags)
     require(diags.ok)
     imported = importer.make(names, found, table, own, derive)
-    files = {output: write.entries(imported)}
+    files = {entries: output.entries(imported)}
     if report:
-        files[report] = write.report(imported)
+        files[report] = output.report(imported)
+    _write(files, output.summary(imported), report, "overload", diags)
+
+
+@command(name="mlx")
+@click.option(
+    "--select", "-s", multiple=True, help="Select functions by name, or those of a submodule."
+)
+@_OUTPUT
+@click.option("--report", type=_FILE, help="File for the outcome of each function.")
+def from_mlx(
+    diags: Diagnostics, select: tuple[str, ...], entries: Path, report: Path | None
+) -> None:
+    """Write entries for the functions of the installed MLX.
+
+    Most entries bind a C++ function of MLX. Functions that cannot be entries, such as those that
+    take functions, are listed with the reason at the end of the file and in the report.
+    """
+    outputs = [entries, *([report] if report else [])]
+    require(write.may_replace(outputs, diags))
+    mlx = functions.installed(diags)
+    if mlx is None:
+        require(False)
+        return
+    names = functions.select(select, mlx, diags)
+    require(diags.ok)
+    imported = functions.make(names, mlx)
+    files = {entries: functions.entries(imported)}
+    if report:
+        files[report] = functions.report(imported)
+    _write(files, functions.summary(imported), report, "function", diags)
+
+
+def _write(
+    files: Mapping[Path, str], summary: str, report: Path | None, what: str, diags: Diagnostics
+) -> None:
+    """Write the files, and print what they contain."""
     require(write.replace(files, diags))
     diags.print()
-    for line in write.summary(imported):
-        click.echo(line)
+    click.echo(summary)
     if report:
-        click.echo(f"{os.path.relpath(report)}: the outcome of each overload")
+        click.echo(f"{os.path.relpath(report)}: the outcome of each {what}")

@@ -1,15 +1,12 @@
 """Writes entries and the report as YAML that people read.
 
-The same entries give the same bytes. Each entry says where its formula comes from, so that the
-difference between two releases of torch can be read. Files are replaced only if all of them can be
-written.
+The same entries give the same bytes. Files are replaced only if all of them can be written.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,9 +14,6 @@ from typing import Any
 import yaml
 
 from ..diagnostics import COMMAND_LINE, Diagnostics
-from .importer import Imported, Made, Merged, Outcome, Rejected
-from .overloads import cpp_name
-from .table import Origin, Row
 
 _WIDTH = 100
 _MARK = b"# Written by mlxgen import"
@@ -76,70 +70,34 @@ def _yaml(value: Any) -> str:
     )
 
 
-def entries(imported: Imported) -> str:
-    """Return the file of entries."""
-    head = (
-        f"{_MARK.decode()} from torch {imported.version}. Edit the overrides instead of this file."
-    )
-    helpers = map(_helper, imported.helpers)
-    return "\n".join([f"{head}\n", *helpers, *map(_entry, imported.made)])
+def file(source: str, advice: str, blocks: Iterable[str]) -> str:
+    """Return a file of entries.
+
+    Args:
+        source: The library and its release: `torch 2.13.0`.
+        advice: How to change the entries.
+        blocks: The entries, each with its comment.
+    """
+    return "\n".join([f"{_MARK.decode()} from {source}. {advice}\n", *blocks])
 
 
-def _helper(row: Row) -> str:
-    keys = _Block({"signature": row.overload, **row.keys})
-    keys.setdefault("doc", "Part of other operators.")
-    keys.setdefault("tags", ["internal"])
-    return _block_of(keys, row.origin)
-
-
-def _entry(made: Made) -> str:
-    overload = made.overload
-    keys = _Block({"signature": str(overload), **made.keys})
-    if usable := cpp_name(overload.name):
-        keys = _Block({"name": usable, "python_name": overload.base, **keys})
-    keys.setdefault("doc", made.doc)
-    if list(made.variants) != ["function"]:
-        keys.setdefault("variants", list(made.variants))
-    if made.aliases:
-        keys["aliases"] = [*made.aliases, *keys.get("aliases", ())]
-    return _block_of(keys, made.origin)
-
-
-def _block_of(keys: _Block, origin: Origin) -> str:
-    """Return an entry with the comment about its origin."""
-    lines = _yaml(keys).splitlines()
+def block(keys: Mapping[str, Any], comment: str) -> str:
+    """Return an entry with a comment, one sentence about its origin."""
+    lines = _yaml(_Block(keys)).splitlines()
     indented = "".join(f"  {line}".rstrip() + "\n" for line in lines)
-    return f"# {origin.sentence}\n- {indented[2:]}"
+    return f"# {comment}\n- {indented[2:]}"
 
 
-def report(imported: Imported) -> str:
-    """Return the report: a line for each overload, by operator."""
-    outcomes = [list(each.values()) for each in imported.operators.values()]
-    counts = Counter(type(outcome) for each in outcomes for outcome in each)
-    whole = sum(any(isinstance(outcome, Made) for outcome in each) for each in outcomes)
-    lines = [
-        f"{_MARK.decode()} from torch {imported.version}: the outcome of each overload.",
-        f"# Operators: {len(outcomes)}; with an entry: {whole}.",
-        f"# Overloads: {counts.total()}; entries: {counts[Made]}, merged: {counts[Merged]}, "
-        f"rejected: {counts[Rejected]}.",
-    ]
-    rows = {
-        name: _outcome(outcome)
-        for each in imported.operators.values()
-        for name, outcome in each.items()
-    }
-    return "\n".join(lines) + "\n" + "".join(f"{name}: {row}\n" for name, row in rows.items())
+def report(source: str, lines: Sequence[str], outcomes: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the report: comments, and a line for the outcome of each function."""
+    first, *others = lines
+    comments = [f"{_MARK.decode()} from {source}: {first}", *(f"# {line}" for line in others)]
+    rows = [f"{name}: {_row(outcome)}" for name, outcome in outcomes.items()]
+    return "\n".join([*comments, *rows]) + "\n"
 
 
-def _outcome(outcome: Outcome) -> str:
-    match outcome:
-        case Made():
-            row = {"from": str(outcome.origin)}
-        case Merged(into):
-            row = {"merged": into}
-        case Rejected(reason):
-            row = {"rejected": reason}
-    return yaml.safe_dump(row, width=10_000, default_flow_style=True).strip()
+def _row(outcome: Mapping[str, str]) -> str:
+    return yaml.safe_dump(dict(outcome), width=10_000, default_flow_style=True).strip()
 
 
 def may_replace(paths: Iterable[Path], diags: Diagnostics) -> bool:
@@ -177,11 +135,3 @@ def replace(files: Mapping[Path, str], diags: Diagnostics) -> bool:
     for path, made in temporary.items():
         made.replace(path)
     return True
-
-
-def summary(imported: Imported) -> Iterator[str]:
-    """Yield the lines that the command prints."""
-    every = [each.values() for each in imported.operators.values()]
-    whole = sum(any(isinstance(outcome, Made) for outcome in each) for each in every)
-    count = len(imported.made)
-    yield f"torch {imported.version}: {count} entries for {whole} of {len(every)} operators"

@@ -27,6 +27,7 @@ class Kind(enum.Enum):
     INTS = "list of ints"
     FLOATS = "list of floats"
     BOOLS = "list of bools"
+    NESTED = "list of lists of ints"
     SHAPE = "shape"
     AXES = "axes"
     DTYPE = "dtype"
@@ -81,6 +82,7 @@ KINDS: Mapping[Kind, Spelling] = {
     Kind.INTS: Spelling(_INTS, "Sequence[int]", "ints"),
     Kind.FLOATS: Spelling(_list(DOUBLE), "Sequence[float]", "floats"),
     Kind.BOOLS: Spelling(_list(BOOL), "Sequence[bool]", "bools"),
+    Kind.NESTED: Spelling(_list(_INTS), "Sequence[Sequence[int]]", "nested"),
     Kind.SHAPE: Spelling(CppType("Shape", "mlx"), "Sequence[int]", "shape"),
     Kind.AXES: Spelling(_INTS, "int | Sequence[int]", "ints1"),
     Kind.DTYPE: Spelling(CppType("Dtype", "mlx"), "Dtype", "dtype", True),

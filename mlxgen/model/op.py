@@ -79,7 +79,9 @@ class Expr(NamedTuple):
     known: Any = None  # facts: a Fact for each array, the rank for a shape, a dtype
     keys: frozenset[str] = frozenset()  # names that are keys of random functions
     headers: frozenset[str] = frozenset()  # of operators of other packages that it calls
-    impure: frozenset[str] = frozenset()  # of these, the ones with other inputs than arguments
+    # Operators of other packages with other inputs than arguments, and random functions that may
+    # get no key.
+    impure: frozenset[str] = frozenset()
     # Why a shapeless trace would keep the shapes of the first call; the same for its gradient.
     specializes: str = ""
     gradient_specializes: str = ""
@@ -558,6 +560,11 @@ class Op:
         """The headers in csrc, and of other packages, that its formulas need."""
         found = {self.forward.include, *(grad.include for grad in self.derivatives.grads)}
         return found.union(*(expr.headers for expr in self._exprs)) - {""}
+
+    @property
+    def draws_keys(self) -> bool:
+        """True if a random function of its formulas may get no key."""
+        return any(not expr.mlx.isdisjoint(expr.impure) for expr in self._exprs)
 
     @property
     def backends(self) -> tuple[str, ...]:

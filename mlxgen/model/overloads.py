@@ -23,6 +23,7 @@ _TAKES: Mapping[Kind, frozenset[str]] = {
     Kind.NUMBER: _NUMBERS,
     Kind.FLOATS: frozenset({"floats", "empty"}),
     Kind.BOOLS: frozenset({"bools", "empty"}),
+    Kind.NESTED: frozenset({"nested", "empty"}),
     Kind.OPTIONALS: frozenset({"arrays", "optionals", "empty"}),
     Kind.STR: frozenset({"str"}),
     Kind.ENUM: frozenset({"str"}),
@@ -72,35 +73,48 @@ def _accepts(
     keywords: Mapping[str, frozenset[str]],
     convert: bool,
 ) -> bool:
-    places = [arg.name for arg in signature.args if not arg.kw_only]
+    places = [a.name for a in signature.args if not a.kw_only and not a.type.variadic]
+    if any(arg.type.variadic for arg in signature.args):
+        if not all(kinds <= _TAKES[Kind.ARRAY] for kinds in positional[len(places) :]):
+            return False
+        positional = positional[: len(places)]
     given = {**keywords, **dict(zip(places, positional, strict=False))}
     if len(positional) > len(places) or len(given) < len(positional) + len(keywords):
         return False
-    named = {arg.name for arg in signature.args if not arg.pos_only}
-    return keywords.keys() <= named and all(
+    fixed = [arg for arg in signature.args if not arg.type.variadic]
+    return keywords.keys() <= {arg.name for arg in fixed if not arg.pos_only} and all(
         given[arg.name] <= accepted(arg.type, convert)
         if arg.name in given
         else arg.default is not None
-        for arg in signature.args
+        for arg in fixed
     )
 
 
 def covers(first: Signature, second: Signature) -> bool:
     """Return whether the first of two overloads accepts every call of the second one."""
-    met = set()
+    met = {arg.name for arg in first.args if arg.type.variadic}  # needs no argument
     for i, arg in enumerate(second.args):
         other = _counterpart(first.args, i, arg)
         if other is None or (arg.default is not None and other.default is None):
             return False
-        if not all(accepted(arg.type, way) <= accepted(other.type, way) for way in (False, True)):
+        if arg.type.variadic and not other.type.variadic:
+            return False
+        if not all(_each(arg.type, way) <= _each(other.type, way) for way in (False, True)):
             return False
         met.add(other.name)
     return all(arg.default is not None for arg in first.args if arg.name not in met)
 
 
+def _each(type: Type, convert: bool) -> frozenset[str]:
+    """Return the kinds of values that an argument accepts at its position."""
+    return _TAKES[Kind.ARRAY] if type.variadic else accepted(type, convert)
+
+
 def _counterpart(args: Sequence[Arg], place: int, arg: Arg) -> Arg | None:
     """Return the argument that receives the value of another overload's argument in every call."""
     by_name = {other.name: other for other in args if not other.pos_only}
+    star = next((i for i, other in enumerate(args) if other.type.variadic), len(args))
+    place = min(place, star)
     here = args[place] if place < len(args) and not args[place].kw_only else None
     if arg.pos_only:
         return here

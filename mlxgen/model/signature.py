@@ -25,12 +25,13 @@ from .kinds import Kind as Kind  # most users of Kind also need Type
 
 _ITEMS = {  # the kinds of lists of attributes, and of their items
     **dict.fromkeys((Kind.INTS, Kind.SHAPE, Kind.AXES), Kind.INT),
-    **{Kind.FLOATS: Kind.FLOAT, Kind.BOOLS: Kind.BOOL},
+    **{Kind.FLOATS: Kind.FLOAT, Kind.BOOLS: Kind.BOOL, Kind.NESTED: Kind.INTS},
 }
 _PYTHON_TYPES = {
     **{Kind.FLOAT: (int, float), Kind.INT: (int,), Kind.BOOL: (bool,)},
     Kind.NUMBER: (bool, int, float),
     **dict.fromkeys((Kind.STR, Kind.ENUM, Kind.DTYPE), (str,)),
+    Kind.ARRAY: (bool, int, float),  # defaults of arrays are numbers
 }
 
 
@@ -48,6 +49,11 @@ class Type:
     # INTS: the number, which one int or a list of one can replace; 1: one int or any list.
     length: int | None = None
     empty: bool = False  # INTS: the list can also be empty, like its default
+    # ARRAYS: of an argument, Python passes any number of positional arguments (``*arrays``).
+    variadic: bool = False
+    # ARRAYS, of an output: Python gets a tuple instead of a list, and a single array by itself.
+    tupled: bool = False
+    unwrapped: bool = False
 
     def __post_init__(self) -> None:
         if self.kind is Kind.INTS and self.optional and self.length == 1:
@@ -79,6 +85,12 @@ class Type:
     def python(self) -> str:
         """The annotation of a parameter in a stub, as in MLX's own."""
         name = KINDS[self.kind].python
+        if self.variadic:
+            name = "array"
+        if self.tupled:
+            name = "tuple[array, ...]"
+        if self.unwrapped:
+            name = f"array | {name}"
         if self.choices:
             name = name.format(self.listed_choices)
         if self.length is not None:
@@ -141,7 +153,7 @@ class Type:
 class Default:
     """The default of an argument, as a Python value; a dtype is represented by its name."""
 
-    value: None | bool | int | float | str | tuple[float, ...]  # noqa: RUF036
+    value: None | bool | int | float | str | tuple[float | tuple[int, ...], ...]  # noqa: RUF036
     type: Type
 
     def __eq__(self, other: object) -> bool:
@@ -154,17 +166,23 @@ class Default:
     @property
     def cpp(self) -> str:
         """The default in generated C++."""
+        is_array = self.type.kind is Kind.ARRAY and self.value is not None
+        return f"mx::array({self.literal})" if is_array else self.literal
+
+    @property
+    def literal(self) -> str:
+        """The default in generated C++, where a number is the default of an array."""
         value = self.value
         if value is None:
             return "std::nullopt"
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, float):
-            return _cpp_float(value, self.type.single)
+            return _cpp_float(value, self.type.single or self.type.kind is Kind.ARRAY)
         if isinstance(value, tuple):
             prefix = KINDS[self.type.kind].cpp if self.type.optional else ""
             item = Type(_ITEMS[self.type.kind])
-            return f"{prefix}{{{', '.join(Default(one, item).cpp for one in value)}}}"
+            return f"{prefix}{{{', '.join(Default(one, item).literal for one in value)}}}"
         if self.type.kind is Kind.DTYPE:
             return f"mx::{value}"
         if value == -(2**63):
@@ -217,6 +235,14 @@ class Signature(NamedTuple):
         return tuple(arg for arg in self.args if arg.type.is_array)
 
     @property
+    def by_position(self) -> int:
+        """The number of leading arguments that can only be passed by position in some calls.
+
+        All arguments before ``*arrays`` are, with these, if there are any."""
+        star = next((i + 1 for i, arg in enumerate(self.args) if arg.type.variadic), 0)
+        return max(star, sum(arg.pos_only for arg in self.args))
+
+    @property
     def target(self) -> tuple[int, str] | None:
         """The place and name of the argument to which the in-place variant gives the value."""
         places = ((i, arg.name) for i, arg in enumerate(self.args) if arg.type.is_array)
@@ -258,11 +284,13 @@ class Signature(NamedTuple):
         args = []
         for arg in self.args:
             default = f" = {arg.default.python}" if arg.default else ""
-            args.append(f"{arg.name}: {annotation(arg)}{default}")
+            star = "*" * arg.type.variadic
+            args.append(f"{star}{arg.name}: {annotation(arg)}{default}")
         first = sum(arg.pos_only for arg in self.args)
         last = sum(not arg.kw_only for arg in self.args)
         rest = [*args[last:], *more]
-        return [*args[:first], *["/"][: first > 0], *args[first:last], *["*"][: len(rest)], *rest]
+        star_alone = bool(rest) and not any(arg.type.variadic for arg in self.args)
+        return [*args[:first], *["/"][: first > 0], *args[first:last], *["*"] * star_alone, *rest]
 
     def cpp(self) -> str:
         """Return the signature in the C++ spelling of entries."""

@@ -106,7 +106,7 @@ class ArraySample(Model):
 
 
 SampleScalar = bool | int | float | str
-SampleValue = ArraySample | SampleScalar | list[ArraySample | SampleScalar | None]
+SampleValue = ArraySample | SampleScalar | list[ArraySample | SampleScalar | list[int] | None]
 Sample = dict[str, SampleValue | None]
 Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 

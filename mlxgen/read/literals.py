@@ -22,6 +22,9 @@ _NUMBERS = re.compile(rf"[-+]?\s*[\d.][-+\d.eE]*|\[{_LIST}\]|\({_LIST}\)", re.AS
 _CPP_LIST = re.compile(
     r"(?:std::vector<(?:int|double|bool)>|(?:mx::|mlx::core::)?Shape)?\s*\{([^\[({]*)\}"
 )
+_NESTED = re.compile(r"[\[(][\[\]()\d,\s-]*", re.ASCII)
+_CPP_ARRAY = re.compile(r"(?:mx::|mlx::core::)?array\((.*)\)")
+_BRACES = str.maketrans("{}", "[]")
 _CPP_SUFFIX = re.compile(r"(?<=[\d.])[fFlL]$")
 _NAMESPACE = re.compile(r"^(?:mx::|mlx::core::|mx\.|mlx\.core\.)")
 _UNESCAPE = {**{escape[-1]: char for char, escape in ESCAPES.items()}, "'": "'"}
@@ -64,14 +67,28 @@ def _literal(text: str, spelling: str) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _nested(text: str, spelling: str) -> object:
+    """Return a list of lists as tuples; None for other text."""
+    if spelling == "C++":
+        text = text.removeprefix("std::vector<std::vector<int>>").translate(_BRACES)
+    if not _NESTED.fullmatch(text):
+        return None
+    value = ast.literal_eval(text)
+    lists = isinstance(value, list | tuple) and all(isinstance(v, list | tuple) for v in value)
+    return tuple(map(tuple, value)) if lists else None
+
+
 @lru_cache(maxsize=4096)
 def default_of(text: str, type: Type, spelling: str) -> Default | None:
     """Parse a default; return None if it is invalid for ``type``."""
     kind = type.kind
     if kind is Kind.DTYPE and (name := _NAMESPACE.sub("", text)) in DTYPES:
         return Default(name, type)
+    array = _CPP_ARRAY.fullmatch(text) if kind is Kind.ARRAY and spelling == "C++" else None
     try:
-        value = _literal(text, spelling)
+        value = _nested(text, spelling) if kind is Kind.NESTED else None
+        if value is None:
+            value = _literal(array[1] if array else text, spelling)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if number and kind is Kind.FLOAT:
             value = float(value)  # type: ignore[arg-type]
@@ -84,7 +101,7 @@ def default_of(text: str, type: Type, spelling: str) -> Default | None:
     if type.single and isinstance(value, float) and _FLOAT_MAX < abs(value) < math.inf:
         return None
     value = type.spread(value)
-    fits = type.takes(value) and kind is not Kind.DTYPE
+    fits = type.takes(value) and kind is not Kind.DTYPE and not (type.is_array and type.optional)
     return Default(value, type) if fits else None  # type: ignore[arg-type]
 
 
@@ -108,6 +125,7 @@ def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str
         **{"choices": type.listed_choices, "near": quoted(near or "")},
         "floats": f"{opening}0.5, 2.0{closing}",
         "list_of_bools": f"{opening}{', '.join(bools.split(' or '))}{closing}",
+        "nested": "{{1, 2}, {3, 4}}" if cpp else "[[1, 2], [3, 4]]",
         "ints": f"{opening}{', '.join(map(str, range(1, 1 + (type.length or 2))))}{closing}",
     }
     if type.choices and value is not None:

@@ -138,8 +138,7 @@ class _Parser(Types):
         at = self.i
         self.i += 1
         if self.token not in (",", ")"):
-            self.skip()
-            raise self.error("variable_number", at)
+            return self.variadic(star, at, args)
         if self.grammar is CPP:
             raise self.error("marker_in_C++", at, token=self.tokens[at])
         if self.tokens[at] == "/":
@@ -151,6 +150,19 @@ class _Parser(Types):
             raise self.error("two_stars", at)
         if ")" in self.tokens[self.i : self.i + 2]:
             raise self.error("star_at_end", at)
+        return True
+
+    def variadic(self, star: bool, at: int, args: list[Arg]) -> bool:
+        """Parse ``*arrays: array``, after its star; the following arguments are keyword-only."""
+        usual = self.tokens[at] == "*" and self.grammar is PYTHON and self.token.isidentifier()
+        arg = self.argument(False) if usual else None
+        if arg is None or arg.type != ARRAY or arg.default is not None:
+            self.skip()
+            raise self.error("variable_number", at)
+        if star:
+            raise self.error("two_stars", at)
+        type_ = replace(ARRAYS, variadic=True)
+        args.append(arg._replace(type=type_, offset=self.since(at)))
         return True
 
     def argument(self, kw_only: bool) -> Arg | None:
@@ -176,6 +188,9 @@ class _Parser(Types):
         else:
             type = self.passed_type() if grammar is CPP else self.type()
             name = "" if self.token in (",", ")", "=") else self.name("an argument")
+        if type.unwrapped:
+            raise self.error("union", begin)
+        type = replace(type, tupled=False) if type.tupled else type
         default = None
         if self.accept("="):
             at = self.i
@@ -240,7 +255,8 @@ class _Parser(Types):
         begin, word = self.i, self.token
         items: list[tuple[str, Type, tuple[int, int]]] = []
         counts = range(1, 2)
-        if word in self.grammar.results:
+        listed = self.tokens[begin + 3 : begin + 5] == [",", "..."]  # tuple[array, ...]
+        if word in self.grammar.results and not listed:
             opening, closing = self.grammar.results[word]
             self.i += word != opening
             self.expect(opening)
@@ -257,7 +273,7 @@ class _Parser(Types):
             raise self.error(f"number_of_outputs{in_cpp}", begin)
         outputs: list[Output] = []
         for i, (name, type, place) in enumerate(items):
-            if type != ARRAY and (type != ARRAYS or len(items) > 1):
+            if type != ARRAY and (type.kind is not Kind.ARRAYS or len(items) > 1):
                 self.error("output", place, type=with_article(type))
             if name in [output.name for output in outputs]:
                 self.error("two_outputs", place, name=name)
@@ -322,7 +338,7 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
     if len(cpp.args) != len(python.args):
         counts = f"the number of arguments is {len(cpp.args)} there, but {len(python.args)} here"
         wrong.append((counts, last))
-    if [output.type for output in cpp.outputs] != [output.type for output in python.outputs]:
+    if [o.type.kind for o in cpp.outputs] != [o.type.kind for o in python.outputs]:
         results = f"it returns {cpp.cpp_result} there, but {python.python_result} here"
         wrong.append((results, last))
     for message, offset in wrong:
@@ -337,5 +353,5 @@ def _combined(cpp: Type, python: Type) -> Type | None:
     if python in (cpp, in_python):
         return cpp
     kind = vague.get(python.kind, python.kind)
-    in_cpp = replace(python, kind=kind, choices=(), length=None, empty=False)
+    in_cpp = replace(python, kind=kind, choices=(), length=None, empty=False, variadic=False)
     return python if cpp == in_cpp else None

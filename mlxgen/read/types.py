@@ -25,10 +25,18 @@ Report = Callable[[str, str, int, int, Help], None]
 ARRAY, ARRAYS, _INT, _INTS = map(Type, (Kind.ARRAY, Kind.ARRAYS, Kind.INT, Kind.INTS))
 _AXES, _SHAPE, _PAIR = Type(Kind.AXES), Type(Kind.SHAPE), Type(Kind.INTS, length=2)
 _FLOAT, _BOOL, _NUMBER = map(Type, (Kind.FLOAT, Kind.BOOL, Kind.NUMBER))
+_TUPLE = Type(Kind.ARRAYS, tupled=True)
 _INT_OR_INTS = Type(Kind.INTS, length=1)
 _FLOATS, _BOOLS = Type(Kind.FLOATS), Type(Kind.BOOLS)
 _LISTS = {
-    **{ARRAY: ARRAYS, _INT: _INTS, _FLOAT: _FLOATS, _NUMBER: _FLOATS, _BOOL: _BOOLS},
+    **{
+        ARRAY: ARRAYS,
+        _INT: _INTS,
+        _INTS: Type(Kind.NESTED),
+        _FLOAT: _FLOATS,
+        _NUMBER: _FLOATS,
+        _BOOL: _BOOLS,
+    },
     Type(Kind.ARRAY, optional=True): Type(Kind.OPTIONALS),
 }
 # Parts of types that are not types themselves, represented by types without a spelling.
@@ -249,6 +257,9 @@ class Types(Tokens):
         """Return the type that a union means."""
         optional = _NONE in members
         types = members - (_BESIDE_ARRAYS if ARRAY in members else _BESIDE_OTHERS)
+        if len(types) == 2 and ARRAY in types and types & {ARRAYS, _TUPLE}:
+            (several,) = types - {ARRAY}
+            types = {replace(several, unwrapped=True)}
         if ARRAY in types and types <= {ARRAY, _INT, _FLOAT, _BOOL}:
             types = {ARRAY}  # every array accepts numbers, which are weakly typed
         if types == {_INT, _INTS}:
@@ -258,7 +269,7 @@ class Types(Tokens):
         if {_INT, _FLOAT} <= types <= {_INT, _FLOAT, _BOOL}:
             types = {_NUMBER}
         type = next(iter(types)) if len(types) == 1 else _NONE
-        if type in _PARTS.values() or (optional and type == ARRAYS):
+        if type in _PARTS.values() or (optional and type.kind is Kind.ARRAYS):
             raise self.error(_UNIONS.get(frozenset(types), "union"), begin)
         return replace(type, optional=True) if optional else type
 
@@ -312,6 +323,8 @@ class Types(Tokens):
             return self.ints(items, begin)
         if word != "tuple" and len(items) != 1:
             raise self.error("several_in_brackets", begin, word=word)
+        if word == "tuple" and items[0] == {ARRAY}:
+            return {_TUPLE}
         if word in ("Optional", "std::optional"):
             return items[0] | {_NONE}
         return self.list_of(items[0], begin)

@@ -48,7 +48,7 @@ class _Arg(BaseModel):
     name: str
     resolved: Type
     has_default: bool
-    value: bool | int | float | str | tuple[bool | int | float, ...] | None
+    value: bool | int | float | str | tuple[bool | int | float | tuple[int, ...], ...] | None
     kw_only: bool
     pos_only: bool
 

@@ -48,7 +48,7 @@ _BOUND = {
     Kind.OPTIONALS: "const std::vector<std::optional<mlxgen::ArrayArg>>&",
     Kind.INT: "const mlxgen::IntArg&",
     Kind.NUMBER: "const mlxgen::NumberArg&",
-    Kind.SHAPE: "const std::vector<int>&",
+    Kind.SHAPE: "const std::vector<mlxgen::IntArg>&",
     Kind.AXES: "const mlxgen::AxesArg&",
 }
 
@@ -108,6 +108,8 @@ def metal_type(p: Parameter) -> str:
 
 def binding_type(p: Parameter) -> str:
     """Return the type of a parameter of the function that Python calls."""
+    if p.type.variadic:
+        return "const nb::args&"
     bound = "const mlxgen::IntsArg&" if p.type.length else _BOUND.get(p.type.kind)
     if bound and p.type.optional and p.type.kind is not Kind.AXES:
         return f"const std::optional<{bound.removeprefix('const ').removesuffix('&')}>&"
@@ -241,6 +243,13 @@ class View:
         }
         return {variable: arguments for variable, arguments in groups.items() if arguments}
 
+    def returned(self, call: str) -> str:
+        """Return what Python gets, for the call of the C++ function."""
+        type = self.op.outputs[0].type
+        if type.unwrapped:
+            return f"mlxgen::{'array_or_tuple' if type.tupled else 'array_or_list'}({call})"
+        return f"mlxgen::as_tuple({call})" if type.tupled or len(self.op.outputs) > 1 else call
+
     def scalar_dtype(self, p: Parameter) -> str:
         """Return the variable with the dtype of a scalar that is passed for a promoted argument."""
         first = next(rule for rule in self.rules if rule.name == p.rule).params[0]
@@ -254,7 +263,12 @@ class View:
     @property
     def first_keyword(self) -> Parameter | None:
         """The first keyword-only argument in Python."""
-        return next((p for p in self.params if p.arg.kw_only), None)
+        return None if self.variadic else next((p for p in self.params if p.arg.kw_only), None)
+
+    @property
+    def variadic(self) -> Parameter | None:
+        """The argument for any number of arrays, after which all are keyword-only in nanobind."""
+        return next((p for p in self.params if p.type.variadic), None)
 
     # The primitive
 

@@ -132,6 +132,7 @@ class Pieces(NamedTuple):
     method: bool  # also a method of arrays
     deprecated: bool
     composite: bool  # without kernels
+    draws_keys: bool  # random functions of its formulas may get no key
     metal: str  # the .metal file of its kernel, or (if shared) a header in csrc
     shared: bool
     line: int  # the first line of the entry
@@ -208,6 +209,7 @@ def pieces(op: Op, package: Package) -> Pieces:
         method="method" in op.entry.variants,
         deprecated=bool(op.entry.deprecated),
         composite=not op.has_primitive,
+        draws_keys=op.draws_keys,
         metal=kernel.include if kernel is not None else "",
         shared=kernel is not None and kernel.shared,
         line=op.line,
@@ -352,6 +354,7 @@ def package_files(
             modules=list(modules),
             methods=methods,
             overloaded=overloaded,
+            draws_keys=any(p.draws_keys for p in made),
         )
     # One operator per line: json's C encoder does not indent, and its Python encoder is 10x slower.
     rows = (f'{{{p.json}, "line": {p.line}}}' for p in made)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ..model.op import GradKind, Op
+from ..model.op import Form, GradKind, Op
 from ..model.signature import Type
 from .reference import DocumentedArgument, arguments, python_args, results
 
@@ -102,6 +102,7 @@ def op_dict(op: Op) -> dict[str, Any]:
         "signature": op.signature.python(),
         "cpp_signature": op.signature.cpp(),
         "form": op.forward.form.value,
+        "of_mlx": op.forward.form is Form.BIND and not op.forward.include,
         "args": [
             {
                 "name": p.name,

@@ -38,14 +38,14 @@ def arguments(op: Op) -> list[DocumentedArgument]:
     for p in op.arguments.params:
         default = p.arg.default
         given = default is not None and default.value is not None
-        array = "list(array)" if p.is_list else "array"
+        array = "list(array)" if p.is_list and not p.type.variadic else "array"
         found.append(
             DocumentedArgument(
                 name=p.name,
                 type=array if p.type.is_array else p.type.python,
                 is_array=p.type.is_array,
                 shape=_shape(op, p.name),
-                optional=default is not None or p.type.optional,
+                optional=default is not None or p.type.optional or p.type.variadic,
                 default=default.python if default is not None and given else "",
                 text=op.entry.args.get(p.name, "Input array." if p.type.is_array else ""),
             )
@@ -215,7 +215,7 @@ def python_args(op: Op, target: str = "") -> list[str]:
         type = arg.type
         if arg.name == target:
             return type.python
-        if type.kind is Kind.ARRAYS:
+        if type.kind is Kind.ARRAYS and not type.variadic:
             return "Sequence[scalar | array]"
         return f"scalar | {type.python}" if type.is_array else type.python
 

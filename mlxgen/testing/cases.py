@@ -228,8 +228,14 @@ class Subject:
     def call_as(self, function: Callable[..., Any], *arrays: mx.array) -> Any:
         """Call a variant of the operator in the same way."""
         given = self.keywords(arrays)
-        positional = [arg["name"] for arg in self.op["args"] if arg.get("pos_only")]
-        first = [given.pop(name) for name in positional if name in given]
+        first: list[Any] = []
+        star = [arg.get("resolved", {}).get("variadic", False) for arg in self.op["args"]]
+        for arg, variadic in zip(self.op["args"], star, strict=True):
+            if variadic:
+                first += given.pop(arg["name"], [])
+                break
+            if (any(star) or arg.get("pos_only")) and arg["name"] in given:
+                first.append(given.pop(arg["name"]))
         return function(*first, **given)
 
     def in_place(self, *arrays: mx.array) -> Any:
@@ -687,7 +693,7 @@ CHECKS: dict[str, tuple[Callable[[Subject], None], Callable[[Subject], bool]]] =
     "compile": (_check_compile, lambda s: True),
     # A C++ compiler compiles fused functions, which takes about a second: one sample is enough.
     "compile_vjp": (_check_compile_vjp, lambda s: _differentiable(s) and s.number == 0),
-    "shapeless": (_check_shapeless, lambda s: bool(s.slots)),
+    "shapeless": (_check_shapeless, lambda s: bool(s.slots) and not s.op.get("of_mlx")),
     "precision": (_check_precision, lambda s: _differentiable(s) or s.is_scalar_kernel),
     "precision_vjp": (_check_precision_vjp, _differentiable),
     "layouts": (_check_layouts, lambda s: True),

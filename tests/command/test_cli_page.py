@@ -51,7 +51,15 @@ def test_every_command_has_a_section_and_a_row() -> None:
 
 
 def _options(command: click.Command) -> list[click.Option]:
-    return [param for param in command.params if isinstance(param, click.Option)]
+    """The options of a command, or each option of the commands of a group."""
+    found = {}
+    context = click.Context(command)
+    names = command.list_commands(context) if isinstance(command, click.Group) else []
+    for one in [command.get_command(context, name) for name in names] or [command]:
+        for param in one.params:
+            if isinstance(param, click.Option):
+                found.setdefault(tuple(param.opts), param)
+    return list(found.values())
 
 
 def _long(text: str) -> set[str]:

@@ -34,6 +34,7 @@ ARGUMENTS = {
     "name": Type(Kind.STR),
     "shape": Type(Kind.SHAPE),
     "ints": Type(Kind.INTS),
+    "lists": Type(Kind.NESTED),
     "dt": Type(Kind.DTYPE, optional=True),
     "low": Type(Kind.FLOAT, optional=True),
 }

@@ -139,8 +139,20 @@ def test_entries_may_draw() -> None:
 
 def test_random_functions_have_keys() -> None:
     """Without a key, every call would draw other numbers."""
-    for key in ("", ", key=None", ", key=w", ", key=x if flag else None"):
+    for key in ("", ", key=None"):
         assert errors(f"random.normal((2,){key})"), key
+
+
+def test_optional_keys_are_drawn() -> None:
+    """None draws another key in each call, so that equal calls have different results."""
+    for key in ("w", "x if flag else None"):
+        call = f"random.normal((2,), key={key})"
+        expr = compiled(f"{call} - {call}", scope=PURE)
+        assert not expr.locals and expr.impure == {"random.normal"}
+    drawn = compiled("random.normal((2,), key=w)")
+    assert "mlxgen::random_key(w)" in samples.written(drawn)
+    with_key = compiled("random.normal((2,), key=x) - random.normal((2,), key=x)", scope=PURE)
+    assert with_key.locals and not with_key.impure
 
 
 def test_names_are_free() -> None:

@@ -45,6 +45,7 @@ CONSTANTS = {
     "value@a": "0.5",
     "flag": "True",
     "category": "floating",
+    "key": "y",
 }
 VARIABLES = {
     **CONSTANTS,
@@ -71,6 +72,7 @@ VARIABLES = {
     "value": "n",
     "value@dtype": "x",
     "category": "x.dtype",
+    "pairs": "lists",
 }
 OPTIONALS = {
     **VARIABLES,
@@ -79,6 +81,7 @@ OPTIONALS = {
     "ints": "axis",
     "dtype": "dt",
     "weak": "low",
+    "key": "w",
 }
 
 

@@ -26,6 +26,7 @@ CONTENTS = {
         "docs/rust",
         "docs/pytensor",
         "docs/aten-import",
+        "docs/import-mlx",
         "docs/exported",
         "examples/port_torch_model",
         "docs/editor",

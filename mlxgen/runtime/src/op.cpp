@@ -9,6 +9,7 @@
 
 #include "mlx/backend/common/utils.h"
 #include "mlxgen/cpu.h"
+#include "mlxgen/formula.h"
 #include "mlxgen/memory.h"
 #include "mlxgen/op.h"
 #include "mlxgen/shapeless.h"
@@ -103,6 +104,22 @@ void fail_in(const char* op) {
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(named(error));
   }
+}
+
+namespace {
+
+KeySource key_source = [] {
+  return mx::random::KeySequence::default_().next();
+};
+
+} // namespace
+
+void set_key_source(KeySource source) {
+  key_source = source;
+}
+
+mx::array random_key(const std::optional<mx::array>& key) {
+  return key ? *key : key_source();
 }
 
 namespace {

@@ -334,6 +334,23 @@ std::pair<int, int> as_pair(const List& list) {
   return {list.begin()[0], list.begin()[1]};
 }
 
+inline std::vector<std::pair<int, int>> as_pairs(
+    const std::vector<std::vector<int>>& lists) {
+  std::vector<std::pair<int, int>> out;
+  for (const auto& list : lists) {
+    out.push_back(as_pair(list));
+  }
+  return out;
+}
+
+/** The first or second of two lists. */
+inline const std::vector<int>& half(
+    const std::vector<std::vector<int>>& lists,
+    int i) {
+  expect_count(lists, 2);
+  return lists[i];
+}
+
 template <typename List>
 std::tuple<int, int, int> as_triple(const List& list) {
   expect_count(list, 3);
@@ -724,6 +741,19 @@ inline mx::fft::FFTNorm fft_norm(const std::string& name) {
       "The norm must be 'backward', 'ortho' or 'forward', got '" + name + "'.");
 }
 #endif
+
+///////////////////////////////////////////////////////////////////////////////
+// Random keys
+///////////////////////////////////////////////////////////////////////////////
+
+/** Returns the key of a random function that is called without one. */
+using KeySource = mx::array (*)();
+
+/** Choose the source of keys; the default is that of MLX's C++ functions. */
+void set_key_source(KeySource source);
+
+/** Return the key, or without one the next key of the source. */
+mx::array random_key(const std::optional<mx::array>& key);
 
 ///////////////////////////////////////////////////////////////////////////////
 // Indexing

@@ -237,7 +237,11 @@ Int to_int(const IntArg& arg, const char* op, const char* name) {
   if (!arg.value || *arg.value < Limits::min() || *arg.value > Limits::max()) {
     std::ostringstream os;
     os << "[" << op << "] " << name << " must be from " << Limits::min()
-       << " to " << Limits::max() << ".";
+       << " to " << Limits::max();
+    if (arg.value) {
+      os << ", got " << *arg.value;
+    }
+    os << ".";
     throw std::overflow_error(os.str());
   }
   return static_cast<Int>(*arg.value);
@@ -283,28 +287,44 @@ inline std::optional<std::vector<int>> to_axes(const AxesArg& axes) {
 }
 
 /** A number of integers, or one integer that is used for all of them. */
-using IntsArg = std::variant<int, std::vector<int>>;
+using IntsArg = std::variant<IntArg, std::vector<IntArg>>;
+
+inline std::vector<int>
+to_list(const std::vector<IntArg>& list, const char* op, const char* name) {
+  std::vector<int> out;
+  for (const auto& item : list) {
+    out.push_back(to_int<int>(item, op, name));
+  }
+  return out;
+}
 
 /** One integer, also in a list, is repeated; the operator checks the number. */
-inline std::vector<int> to_ints(const IntsArg& ints, size_t count) {
-  if (auto one = std::get_if<int>(&ints)) {
-    return std::vector<int>(count, *one);
+inline std::vector<int>
+to_ints(const IntsArg& ints, size_t count, const char* op, const char* name) {
+  if (auto one = std::get_if<IntArg>(&ints)) {
+    return std::vector<int>(count, to_int<int>(*one, op, name));
   }
-  const auto& list = std::get<1>(ints);
+  auto list = to_list(std::get<1>(ints), op, name);
   return list.size() == 1 ? std::vector<int>(count, list[0]) : list;
 }
 inline std::optional<std::vector<int>> to_ints(
     const std::optional<IntsArg>& ints,
-    size_t count) {
-  return ints ? std::optional(to_ints(*ints, count)) : std::nullopt;
+    size_t count,
+    const char* op,
+    const char* name) {
+  return ints ? std::optional(to_ints(*ints, count, op, name)) : std::nullopt;
 }
 
-inline mx::Shape to_shape(const std::vector<int>& shape) {
-  return mx::Shape(shape.begin(), shape.end());
+inline mx::Shape
+to_shape(const std::vector<IntArg>& shape, const char* op, const char* name) {
+  auto list = to_list(shape, op, name);
+  return mx::Shape(list.begin(), list.end());
 }
 inline std::optional<mx::Shape> to_shape(
-    const std::optional<std::vector<int>>& shape) {
-  return shape ? std::optional(to_shape(*shape)) : std::nullopt;
+    const std::optional<std::vector<IntArg>>& shape,
+    const char* op,
+    const char* name) {
+  return shape ? std::optional(to_shape(*shape, op, name)) : std::nullopt;
 }
 
 /** Several outputs, as the tuple that Python expects. */
@@ -314,6 +334,27 @@ inline nb::tuple as_tuple(const std::vector<mx::array>& outputs) {
     items.append(nb::cast(out));
   }
   return nb::tuple(items);
+}
+
+/** A single output by itself. */
+inline nb::object array_or_tuple(const std::vector<mx::array>& outputs) {
+  return outputs.size() == 1 ? nb::cast(outputs[0]) : as_tuple(outputs);
+}
+inline nb::object array_or_list(const std::vector<mx::array>& outputs) {
+  return outputs.size() == 1 ? nb::cast(outputs[0]) : nb::cast(outputs);
+}
+
+/** The arrays of `*arrays`; another overload may accept other arguments. */
+inline std::vector<ArrayArg> array_args(const nb::args& given) {
+  std::vector<ArrayArg> arrays;
+  for (auto item : given) {
+    ArrayArg array;
+    if (!nb::try_cast(item, array)) {
+      throw nb::next_overload();
+    }
+    arrays.push_back(array);
+  }
+  return arrays;
 }
 
 /** The array object that gets the new value: the target of `relu_` or `out`. */
@@ -408,6 +449,28 @@ inline void def_inplace(
       },
       nb::sig(signature),
       documentation);
+}
+
+/** The module whose attribute `_advance` is `mx.random.uniform`. */
+inline nb::handle key_module;
+
+/**
+ * Return the next key of `mx.random.state`, which `mx.random.seed` sets. Python
+ * cannot write this state, so that MLX's own function advances it.
+ */
+inline mx::array next_key() {
+  nb::gil_scoped_acquire lock;
+  auto random = nb::module_::import_("mlx.core").attr("random");
+  auto key = nb::cast<mx::array>(random.attr("state")[0]);
+  key_module.attr("_advance")();
+  return mx::random::split(key).second;
+}
+
+/** Keep MLX's function, which a user may replace by one of this module. */
+inline void keep_advance(nb::module_ module) {
+  key_module = module;
+  module.attr("_advance") =
+      nb::module_::import_("mlx.core").attr("random").attr("uniform");
 }
 
 /** Return the submodule at a dotted path; create it on first use. */

@@ -1,0 +1,3 @@
+"""The functions of MLX, generated."""
+
+from mlx_functions._load import *
