@@ -135,7 +135,7 @@ def _overhead(options: Options) -> Iterator[Result]:
         yield Result(
             "aten",
             f"`{name}`, one of the {SLOWEST} slowest of them",
-            f"{ratios[name]:.2f}x ({duration(seconds)} for {nodes} nodes)",
+            f"{ratios[name]:.2f}x ({duration(seconds)}; nodes: {nodes})",
             data={"ratio": ratios[name], "seconds": seconds, "nodes": nodes},
         )
 
