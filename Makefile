@@ -83,7 +83,7 @@ integrations: .venv/.built ## Run the tests with other libraries' models: mlx-lm
 # loaded before them, and also libstdc++, whose exceptions the library must know first. Leaks are not
 # detected, because MLX and Python keep memory until the process ends.
 sanitize: build/sanitize/address/.built build/sanitize/thread/.built ## Run operators' tests with sanitizers
-	@$(call sanitized,address,asan) TEST_LARGE=1 $(BIN)/python -m pytest tests/ops tests/nn tests/special tests/testing \
+	@$(call sanitized,address,asan) TEST_LARGE=1 $(BIN)/python -m pytest tests/linalg tests/ops tests/nn tests/special tests/testing \
 	  tests/c/test_calls.py $(PARALLEL); status=$$?; \
 	  $(call sanitized,thread,tsan) $(BIN)/python -m pytest tests/ops/test_threads.py tests/ops/test_hostile.py \
 	  -k thread || status=1; exit $$status
@@ -108,7 +108,7 @@ sanitized = LD_PRELOAD='$(shell $(CXX) -print-file-name=lib$(2).so) $(shell $(CX
 # needed.
 arm64: build/arm64/.built ## Run operators' tests on emulated arm64 (PYTEST_ARGS)
 	@PYTHONPATH='$(CURDIR)' build/arm64/bin/python -m pytest -p no:cacheprovider \
-	  $(or $(PYTEST_ARGS),tests/ops tests/nn tests/special tests/testing $(PARALLEL))
+	  $(or $(PYTEST_ARGS),tests/linalg tests/ops tests/nn tests/special tests/testing $(PARALLEL))
 
 build/arm64/.built: build/arm64/.python $(SOURCES)
 	@echo 'Building mlxops for arm64'

@@ -15,6 +15,8 @@ SLOW = (
     "package/test_package.py",
     "package/test_load.py",
     "package/test_releases.py",
+    "c/test_kinds.py",
+    "conformance/test_selection.py",
     "programs/test_walk.py",
     "package/test_how_to.py",
     "emulator/test_mlx_kernels.py",

@@ -53,7 +53,7 @@ _FLAGS = (
     *("-fno-sanitize=all", "-fno-stack-protector", "-ferror-limit=5"),
     *("-Xclang", "-fno-pch-timestamp", "-fno-color-diagnostics"),
 )
-# The name that every source with a Metal kernel defines, besides those of its dtype rules.
+# The name that every source with a Metal kernel defines, in addition to its dtype rules.
 _OWN = ("kLibrary",)
 UNIT = 24  # maximum number of files that are compiled together
 _PRECOMPILED = '#include "mlxgen/cpu.h"\n#include "mlxgen/metal.h"\n'

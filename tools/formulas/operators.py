@@ -299,7 +299,8 @@ def _smooth(op: Op, given: Values) -> Any:
     facts |= lengths_of(op.arguments.lengths, facts)
     for k in range(len(op.outputs)):
         if op.output_rules.shapes:
-            shape = tuple(evaluated(op.output_rules.shapes[k].text, facts, arrays[0].shape))
+            tree = op.output_rules.shapes[k].tree
+            shape = tuple(evaluated(tree, facts, arrays[0].shape) if tree else arrays[0].shape)
             index = mx.arange(math.prod(shape)).reshape(shape).astype(arrays[0].dtype)
             outputs.append(mx.cos(index + sum(a.mean() for a in arrays) + phase + k) + 1.5)
         else:
