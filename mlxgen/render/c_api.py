@@ -41,6 +41,7 @@ class Passed(enum.Enum):
     VALUE = "value"  # a number, a dtype, or a struct {value, has_value}
     TEXT = "text"  # const char*; NULL is None
     LIST = "list"  # a pointer and a size; a null pointer is None
+    LISTS = "lists"  # the items of all lists, a pointer to the sizes, and the number of lists
 
 
 class Spelling(NamedTuple):
@@ -68,6 +69,7 @@ SPELLINGS: Mapping[Kind, Spelling] = {
     Kind.INTS: _INTS,
     Kind.FLOATS: Spelling(Passed.LIST, "double"),
     Kind.BOOLS: Spelling(Passed.LIST, "bool"),
+    Kind.NESTED: Spelling(Passed.LISTS, "int"),
     Kind.SHAPE: _INTS,
     Kind.AXES: _INTS,
     Kind.DTYPE: Spelling(Passed.VALUE, "mlx_dtype", "mlx_optional_dtype", "dtype"),
@@ -98,15 +100,16 @@ class CDefault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CParam:
-    """A parameter; of a list two, the second of which is its size."""
+    """A parameter; of a list two, the second of which is its size; of lists three."""
 
     name: str
     label: str  # the argument's name in the entry and in messages
     type: Type
     passed: Passed
     c: str  # the type of the value, or of the items of a list
-    size: str  # the name of the size of a list, else empty
-    default: CDefault | None
+    size: str  # the name of the size of a list, or of the number of lists, else empty
+    sizes: str  # the name of the sizes of lists, else empty
+    default: CDefault | None  # None also for an array and for lists, which no macro can make
     value: Default | None  # the default as data
 
     @property
@@ -127,6 +130,9 @@ class CParam:
             return (f"{self.c} {self.name}",)
         if self.passed is Passed.HANDLE:
             return (f"const {self.c} {self.name}{null}",)
+        if self.sizes:
+            items, sizes = f"const {self.c}* {self.name}", f"const size_t* {self.sizes}{null}"
+            return (items, sizes, f"size_t {self.size}")
         first = f"const {self.c}* {self.name}{null}"
         return (first, f"size_t {self.size}") if self.size else (first,)
 
@@ -213,16 +219,20 @@ def _params(op: Op, function: str) -> Iterable[CParam]:
         of, default = spelling(p.type), p.arg.default
         name = _free(f"{p.declared}_arg", taken) if p.declared in reserved else p.declared
         optional = p.type.optional and of.passed is Passed.VALUE
+        lists = of.passed is Passed.LISTS
+        # An array with a number as default is a required argument here.
+        value = default if p.type.optional or p.type.kind is not Kind.ARRAY else None
         yield CParam(
             name=name,
             label=p.name,
             type=p.type,
             passed=of.passed,
             c=of.optional if optional else of.name,
-            size=_free(f"{name}_num", taken) if of.passed is Passed.LIST else "",
+            size=_free(f"{name}_num", taken) if lists or of.passed is Passed.LIST else "",
+            sizes=_free(f"{name}_sizes", taken) if lists else "",
             # No name contains two underscores, so that macros of different operators differ.
-            default=_default(default, f"{function}__{p.declared}") if default else None,
-            value=default,
+            default=_default(value, f"{function}__{p.declared}") if value and not lists else None,
+            value=value,
         )
 
 

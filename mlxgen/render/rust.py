@@ -152,6 +152,8 @@ class RustParam:
             found = f"{ref}[{ref}Array]"
         elif kind is Kind.OPTIONALS:
             found = f"{ref}[Option<{ref}Array>]"
+        elif kind is Kind.NESTED:
+            found = f"{ref}[{ref}[{of}]]"
         elif self.enum is not None:
             found = self.enum.name
         elif self.c.passed is Passed.TEXT:
@@ -201,6 +203,9 @@ class RustParam:
             return f"{self.enum.name}::{variant}"
         if self.type.kind is Kind.DTYPE:
             return f"Dtype::{dtype_name(value)}"
+        if self.type.kind is Kind.NESTED:
+            lists = (", ".join(_number(item, self._value) for item in one) for one in value)
+            return f"&[{', '.join(f'&[{items}]' for items in lists)}]"
         if isinstance(value, list | tuple):
             items = ", ".join(_number(item, self._value) for item in value)
             return f"[{items}]" if self.is_fixed else f"&[{items}]"
@@ -228,6 +233,14 @@ class RustParam:
                 return [f"let {name} = pass::owned({value})?;"], [f"{name}.as_ptr()"]
             made = f"let {name} = {value}.map(pass::owned).transpose()?;"
             return [made], [f"pass::text({name}.as_deref())"]
+        if self.c.passed is Passed.LISTS:
+            given = f"{value}.map(pass::lists)" if optional else f"pass::lists({value})"
+            items, sizes = f"{name}.0", f"{name}.1"
+            taken = [f"{items}.as_ptr()", f"{sizes}.as_ptr()", f"{sizes}.len()"]
+            if optional:
+                parts = [f"{name}.as_ref().map(|lists| &lists.{i}[..])" for i in range(2)]
+                taken = [*(f"pass::pointer({part})" for part in parts), f"pass::size({parts[1]})"]
+            return [f"let {name} = {given};"], taken
         if self.c.passed is Passed.LIST:
             return [], self._list(value, owned=self.is_fixed)
         return [], [f"{value}.into()" if optional or kind is Kind.NUMBER else value]
@@ -245,6 +258,8 @@ class RustParam:
         of = _C_TYPES.get(self.c.c, self.c.c)
         is_value = self.c.passed in (Passed.HANDLE, Passed.VALUE)
         yield self.c.name, of if is_value else f"*const {of}"
+        if self.c.sizes:
+            yield self.c.sizes, "*const usize"
         if self.c.size:
             yield self.c.size, "usize"
 
@@ -573,6 +588,8 @@ def _guess(p: RustParam) -> Any:
     guesses: dict[Kind, Any] = {Kind.STR: "", Kind.DTYPE: "float32", Kind.BOOL: False}
     if p.type.choices:
         return p.type.choices[0]
+    if p.c.passed is Passed.LISTS:
+        return [[1]]
     if p.c.passed is Passed.LIST:
         return [1] * (p.type.length or 1)
     return guesses.get(p.type.kind, 1)

@@ -83,10 +83,14 @@ class Call:
         """Return the result of the call in Python, or its error."""
         if self.error:
             return error_bytes(self.error)
-        given = dict(self.values)
-        first = [
-            given.pop(a["name"]) for a in self.op["args"] if a["pos_only"] and a["name"] in given
-        ]
+        given, first = dict(self.values), []
+        star = any(arg["resolved"].get("variadic") for arg in self.op["args"])
+        for arg in self.op["args"]:
+            if arg["resolved"].get("variadic"):
+                first += given.pop(arg["name"])
+                break
+            if (star or arg["pos_only"]) and arg["name"] in given:
+                first.append(given.pop(arg["name"]))
         try:
             with mx.stream(mx.cpu), warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
@@ -139,6 +143,19 @@ class Program:
         arguments: list[str],
     ) -> None:
         name, kind = f"{arg['name']}_value", arg["kind"]
+        if kind == "list of lists of ints":  # of which there are no macros
+            value = call.values.get(arg["name"], arg["value"])
+            if isinstance(value, InC):
+                arguments.append(value.text)
+            elif value is None:
+                arguments += ["NULL", "NULL", "0"]
+            else:
+                items = ", ".join(str(item) for one in value for item in one) or "0"
+                sizes = ", ".join(str(len(one)) for one in value) or "0"
+                lines.append(f"const int {name}[] = {{{items}}};")
+                lines.append(f"const size_t {name}_sizes[] = {{{sizes}}};")
+                arguments += [name, f"{name}_sizes", str(len(value))]
+            return
         if arg["name"] not in call.values:
             declared = arg["name"]
             arguments.append(f"{function}__{declared}")

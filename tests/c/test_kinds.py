@@ -89,6 +89,18 @@ YAML = r"""
   signature: >-
     arrays(x: array, xs: list[array], zs: list[array | None], y: array | None = None) -> array
   composite: (x if y is None else x * y) + sum(xs) + sum([z for z in zs if z is not None]) + len(zs)
+- name: nested
+  signature: >-
+    nested(x: array, lists: list[list[int]], some: list[list[int]] = [[1, 2], [], [3]],
+    maybe: list[list[int]] | None = None) -> array
+  composite: >-
+    x * len(lists) + sum(lists[0]) + 100 * len(some) + 10 * sum(some[-1])
+    + (0 if maybe is None else 1000 + len(maybe))
+  samples: {lists: [[1], [2, 3]]}
+- name: sums
+  signature: "sums(x: array, n: int, *xs: array, low: array = 0.5) -> array"
+  composite: x * n + sum(xs) + low
+  samples: {n: 2}
 - name: two
   signature: "two(x: array) -> (low: array, high: array)"
   composite: (x - 1, x + 1)
@@ -185,6 +197,12 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("arrays", {"xs": [X, Y, I32], "zs": [], "y": Y}),
     ("arrays", {"xs": [], "zs": [X]}),
     ("arrays", {"xs": [mx.zeros((4, 4))], "zs": []}),
+    ("nested", {"lists": [[5, -2], [], [7]]}),
+    ("nested", {"lists": [[]], "some": [[], [4, 5]], "maybe": []}),
+    ("nested", {"lists": [[2**31 - 1], [1]], "maybe": [[], [6]]}),
+    ("nested", {"lists": []}),
+    ("sums", {"n": 2, "xs": [X, Y], "low": mx.array(3.0)}),
+    ("sums", {"n": -1, "xs": [I32]}),
     ("several", {}),
     ("several", {"n": 1}),
     ("several", {"n": 0}),
@@ -225,6 +243,16 @@ FALSE: list[tuple[str, dict[str, Any], str]] = [
     ("axes", {"axis": InC("NULL, 1")}, "[axes] axis must not be NULL, because its size is not 0."),
     ("typed", {"dtype": InC("(mlx_dtype)14")}, "[typed] dtype must be a value of mlx_dtype."),
     ("typed", {"dtype": InC("(mlx_dtype)-1")}, "[typed] dtype must be a value of mlx_dtype."),
+    (
+        "nested",
+        {"lists": InC("NULL, NULL, 2")},
+        "[nested] lists must not be NULL, because its size is not 0.",
+    ),
+    (
+        "nested",
+        {"lists": InC("NULL, (size_t[]){1}, 1")},
+        "[nested] lists must not be NULL, because its size is not 0.",
+    ),
     (
         "arrays",
         {"xs": InC("mlxgen_no_vector_array()"), "zs": []},

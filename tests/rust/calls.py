@@ -44,18 +44,19 @@ class Program:
         """Add a call."""
         op, lines, arguments, fields = call.op, list[str](), list[str](), list[str]()
         home = "::".join(filter(None, [self.crate, *op["module"].split(".")]))
+        numbers = [a for a in op["args"] if a["kind"] == "array" and not a["optional"]]
+        options = [arg for arg in op["args"] if arg["has_default"] and arg not in numbers]
         for arg in op["args"]:
             if arg["name"] in call.values:
                 text = self._argument(
                     arg, call.values[arg["name"]], lines, f"{home}::{camel(op['name'])}"
                 )
-            if not arg["has_default"]:
+            if arg not in options:
                 arguments.append(text)
             elif arg["name"] in call.values:
                 fields.append(f"{arg['name']}: {text}")
-        options = sum(arg["has_default"] for arg in op["args"])
         if options:
-            rest = ["..Default::default()"] * (len(fields) < options)
+            rest = ["..Default::default()"] * (len(fields) < len(options))
             arguments.append(
                 f"{home}::{camel(op['name'])}Options {{ {', '.join([*fields, *rest])} }}"
             )
@@ -101,6 +102,9 @@ class Program:
             values = values * length if len(values) == 1 else values
             fixed = length > 1 and not arg["resolved"].get("empty")
             return f"{'' if fixed else '&'}[{', '.join(map(number, values))}]"
+        if kind == "list of lists of ints":
+            lists = (", ".join(map(number, one)) for one in value)
+            return f"&[{', '.join(f'&[{items}]' for items in lists)}]"
         if kind == "enumerated string":
             words = "".join(c if c.isalnum() else "_" for c in value)
             return f"{prefix}{camel(arg['name'])}::{camel(words)}"

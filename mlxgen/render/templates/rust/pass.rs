@@ -19,6 +19,11 @@ pub(crate) fn arrays(arrays: &[Option<&Array>]) -> Vec<ffi::mlx_array> {
     arrays.iter().map(|one| array(*one)).collect()
 }
 
+/// The items of all lists, and the sizes of the lists.
+pub(crate) fn lists(lists: &[&[i32]]) -> (Vec<i32>, Vec<usize>) {
+    (lists.concat(), lists.iter().map(|list| list.len()).collect())
+}
+
 /// The pointer to an optional list; that of `None` is null.
 pub(crate) fn pointer<T>(list: Option<&[T]>) -> *const T {
     list.map_or(ptr::null(), <[T]>::as_ptr)

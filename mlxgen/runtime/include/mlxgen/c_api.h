@@ -174,6 +174,30 @@ struct Call {
     return items ? std::optional(List(items, items + size)) : std::nullopt;
   }
 
+  /** Lists one after the other, with their sizes. */
+  std::vector<std::vector<int>> lists(
+      const int* items,
+      const size_t* sizes,
+      size_t count,
+      const char* name) const {
+    check(sizes, count, name);
+    std::vector<std::vector<int>> found;
+    for (size_t i = 0; i < count; ++i) {
+      found.push_back(list<std::vector<int>>(items, sizes[i], name));
+      items = sizes[i] ? items + sizes[i] : items;
+    }
+    return found;
+  }
+
+  std::optional<std::vector<std::vector<int>>> maybe_lists(
+      const int* items,
+      const size_t* sizes,
+      size_t count,
+      const char* name) const {
+    auto found = lists(items, sizes, count, name);
+    return sizes ? std::optional(std::move(found)) : std::nullopt;
+  }
+
   mx::Dtype dtype(mlx_dtype value, const char* name) const {
     static constexpr mx::Dtype all[] = {
         mx::bool_,
