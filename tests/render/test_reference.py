@@ -16,7 +16,13 @@ from mlxgen.diagnostics import Diagnostics
 from mlxgen.model.op import Op
 from mlxgen.read.settings import Settings
 from mlxgen.read.settings import load as load_settings
-from mlxgen.render.files import pieces, reference, reference_index, reference_page
+from mlxgen.render.files import (
+    pieces,
+    reference,
+    reference_index,
+    reference_modules,
+    reference_page,
+)
 from mlxgen.render.reference import markdown
 
 ROOT = Path(__file__).parents[2]
@@ -69,13 +75,19 @@ def test_one_page_and_many_have_the_same_parts(project: tuple[Settings, list[Op]
     made = [pieces(op, settings) for op in ops]
     whole = reference(made, settings)
     index = reference_index(made, settings, "operators")
-    assert whole.split("\n## special.lgamma\n")[0].count("](#") == len(ops)
-    assert index.count("](operators/") == len(ops) and index.count("\n## ") == 4
-    for piece in made:
-        assert f"\n## {piece.path}\n\n{piece.usage}\n\n{piece.details}\n" in whole
-        page = reference_page([piece], "FIGURE")
-        assert page == f"# {piece.path}\n\n{piece.usage}\n\nFIGURE\n\n{piece.details}\n"
-        assert f"\n- [`{piece.python_name}`](operators/{piece.path}.md): {piece.summary}\n" in index
+    functions = [found for _, module in reference_modules(made) for found in module]
+    assert whole.split("\n## special.lgamma\n")[0].count("](#") == len(functions)
+    assert index.count("](operators/") == len(functions) and index.count("\n## ") == 5
+    for first, *others in functions:
+        assert f"\n- [`{first.python_name}`](operators/{first.path}.md): {first.summary}\n" in index
+        page = reference_page([first, *others], "FIGURE")
+        if others:
+            for piece in (first, *others):
+                assert piece.usage in page and piece.usage in whole
+                assert piece.details in page and piece.details in whole
+        else:
+            assert f"\n## {first.path}\n\n{first.usage}\n\n{first.details}\n" in whole
+            assert page == f"# {first.path}\n\n{first.usage}\n\nFIGURE\n\n{first.details}\n"
 
 
 def test_links_of_the_index(project: tuple[Settings, list[Op]]) -> None:

@@ -41,7 +41,7 @@ def drawable(entries: Path) -> dict[str, list[Subject]]:
     Args:
         entries: The YAML file, for the samples.
     """
-    samples = {entry["name"]: entry.get("samples") for entry in _load(entries)}
+    samples = {entry.get("name"): entry.get("samples") for entry in _load(entries)}
     ops = json.loads(files("mlxops").joinpath("ops.json").read_text(encoding="utf-8"))
     return {found[0].path: found for op in ops if (found := _subjects(op, samples))}
 
@@ -69,7 +69,7 @@ def _subjects(op: dict[str, Any], samples: dict[str, Any]) -> list[Subject]:
     path = ".".join(filter(None, (op["module"], op["python_name"])))
     if "internal" in op["tags"]:
         return []
-    given = samples[op["name"]] or {}
+    given = samples.get(op["name"]) or {}  # without the key `name`: the default samples
     function = attrgetter(path)(mlxops)
     cases = [Case(function, sample) for sample in (given if isinstance(given, list) else [given])]
     subjects = [Subject(mlxops, op, case, i) for i, case in enumerate(cases)]
