@@ -12,7 +12,6 @@ import ast
 import importlib.metadata
 import importlib.util
 import itertools
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,6 +46,12 @@ _TYPES: Mapping[str, Sequence[str]] = {
     "int | list[Sequence[int]]": ("int", "list[list[int]]"),
 }
 _LISTS = ("list[int]", "int | list[int]")
+# The parts of overloads' C++ names for the types of arguments with several; others are choices.
+_SUFFIXES = {
+    **{"int": "int", "float": "float", "str": "str", "int | float": "number", "axes": "axes"},
+    **{"list[int]": "list", "list[list[int]]": "lists"},
+    **dict.fromkeys(("array", "array | None"), "array"),
+}
 
 
 class Row(NamedTuple):
@@ -142,12 +147,12 @@ def written() -> Mapping[str, Row]:
     rows: dict[str, Row] = {}
     for names, row in yaml.safe_load(_WRITTEN.read_text(encoding="utf-8")).items():
         for name in names.split():
-            own = _filled(row, name.rpartition(".")[2])
-            if isinstance(own, str):
-                rows[name] = Row(reason=own)
-            elif isinstance(own, list):
-                rows[name] = Row(entries=own)
+            if isinstance(row, str):
+                rows[name] = Row(reason=row)
+            elif isinstance(row, list):
+                rows[name] = Row(entries=row)
             else:
+                own = {**row}
                 types, result = own.pop("types", {}), own.pop("result", "")
                 rows[name] = Row(types=types, result=result, keys=own)
     return rows
@@ -217,23 +222,18 @@ def _overloads(function: MlxFunction, row: Row, mlx: Installed) -> list[dict[str
     """Return the keys of an entry for each combination of the types of its arguments."""
     params = function.signatures[0]
     types = [row.types.get(param.name) or _types(param, function) for param in params]
-    name = function.name.rpartition(".")[2]
     result = row.result or _result(function, mlx)
     found = []
     for chosen in itertools.product(*types):
         several = [(one, of[-1]) for one, of in zip(chosen, types, strict=True) if len(of) > 1]
-        words = [_word(one) for one, _ in several if any(one != last for one, last in several)]
+        plain = all(one == last for one, last in several)
+        words = [] if plain else [_SUFFIXES.get(one, "choice") for one, _ in several]
         args = ", ".join(_arguments(params, chosen))
-        keys: dict[str, Any] = {"signature": f"{name}({args}) -> {result}", **row.keys}
+        keys: dict[str, Any] = {"signature": f"{{name}}({args}) -> {result}", **row.keys}
         if groups := _groups(function, params):
             keys["dtypes"] = groups
         found.append({"suffix": "_".join(words), **keys})
     return found
-
-
-def _word(type: str) -> str:
-    """Return the part of an overload's C++ name for a type."""
-    return {"int | float": "number"}.get(type) or re.findall(r"\w+", type)[0].lower()
 
 
 def _result(function: MlxFunction, mlx: Installed) -> str:
@@ -315,10 +315,12 @@ def _entry(
     entry = {"name": name, "python_name": python_name} if name != python_name else {}
     if module:
         entry["module"] = module
-    entry["signature"] = re.sub(r"^\w+", python_name, keys["signature"])
+    entry["signature"] = _filled(keys["signature"], python_name)
     if "composite" not in keys and name != function:
-        entry["cpp"] = f"mlx::core::{function.replace('.', '::')}"
-    entry |= {key: keys[key] for key in keys if key not in ("name", "signature", "suffix")}
+        entry["cpp"] = "::".join(["mlx", "core", *function.split(".")])
+    plain = function.rpartition(".")[2]
+    own = {key: keys[key] for key in keys if key not in ("name", "signature", "suffix")}
+    entry |= _filled(own, plain)
     entry["doc"] = f"As [mx.{function}]({_SITE}/mlx.core.{function}.html)."
     if aliases:
         entry["aliases"] = [*aliases]
