@@ -8,6 +8,7 @@ another derivative (``Operators.unknown``).
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
@@ -16,6 +17,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxgen.formula.lets import expanded
 from mlxgen.formula.numbers import ArrayFacts, evaluated
 from mlxgen.model.kinds import Kind
 from mlxgen.model.op import Form, Grad, GradKind, Jvp, Op, Parameter
@@ -64,6 +66,8 @@ class Operators:
     def evaluated(self, op: Op, text: str, values: Values) -> Any:
         """Return the value of a formula without replacement."""
         names = {**self._names, **lengths_of(op.arguments.lengths, values), **values}
+        if op.entry.let:
+            text = ast.unparse(expanded(text, op.entry.let))
         return eval(formula_code(text)[0], names)
 
     def _call(self, op: Op, *args: Any, **kwargs: Any) -> Any:
