@@ -19,11 +19,18 @@ concept Number = std::is_arithmetic_v<T>;
 template <typename T>
 concept Whole = Number<T> && std::is_integral_v<T> && !std::is_same_v<T, bool>;
 
+/** The type in which a Scalar stores a number. */
+template <Number T>
+using Stored = std::conditional_t<
+    std::is_same_v<T, bool>,
+    bool,
+    std::conditional_t<std::is_integral_v<T>, int64_t, double>>;
+
 /** A bool, an int or a float: `Scalar alpha = 1` is an int. */
 class Scalar {
  public:
   template <Number T>
-  constexpr Scalar(T value) : value_(stored(value)) {}
+  constexpr Scalar(T value) : value_(static_cast<Stored<T>>(value)) {}
 
   constexpr bool is_bool() const {
     return std::holds_alternative<bool>(value_);
@@ -110,17 +117,6 @@ class Scalar {
   }
 
  private:
-  template <Number T>
-  static constexpr std::variant<bool, int64_t, double> stored(T value) {
-    if constexpr (std::is_same_v<T, bool>) {
-      return value;
-    } else if constexpr (std::is_integral_v<T>) {
-      return static_cast<int64_t>(value);
-    } else {
-      return static_cast<double>(value);
-    }
-  }
-
   // By reference: the test for overflow also computes the value.
   static Scalar checked(bool overflow, const int64_t& value) {
     if (overflow) {
