@@ -231,7 +231,7 @@ def _params(op: Op, function: str) -> Iterable[CParam]:
             size=_free(f"{name}_num", taken) if lists or of.passed is Passed.LIST else "",
             sizes=_free(f"{name}_sizes", taken) if lists else "",
             # No name contains two underscores, so that macros of different operators differ.
-            default=_default(value, f"{function}__{p.declared}") if value and not lists else None,
+            default=_default(value, f"{function}__{p.name}") if value and not lists else None,
             value=value,
         )
 

@@ -380,7 +380,7 @@ OPS_API int
 ops_rows(mlx_array* res, const mlx_array x, int n, const mlx_stream s);
 
 /** pick. */
-#define ops_pick__default_arg mlxgen_no_array()
+#define ops_pick__default mlxgen_no_array()
 OPS_API int ops_pick(
     mlx_array* res,
     const mlx_array self,
@@ -388,7 +388,7 @@ OPS_API int ops_pick(
     const mlx_stream s);
 
 /** pick_dim. */
-#define ops_pick_dim__EPS_arg 1e-05
+#define ops_pick_dim__EPS 1e-05
 MLXGEN_DEPRECATED("use sum")
 OPS_API int ops_pick_dim(
     mlx_array* res,
