@@ -129,7 +129,9 @@ def images() -> Iterator[mx.array]:
 def operators() -> Iterator[tuple[str, Callable[..., Result], dict[str, Any], dict[str, Any]]]:
     """Yield each operator: its name, function, kinds of arguments, and a valid call."""
     for op in json.loads(resources.files(mlxops).joinpath("ops.json").read_text("utf-8")):
-        if "internal" in op["tags"]:
+        # MLX's factorizations end the process if their arrays do not fit into memory, also without
+        # mlxops. tests/linalg calls those operators with empty, singular and non-square matrices.
+        if "internal" in op["tags"] or op["module"] == "linalg":
             continue
         module = getattr(mlxops, op["module"]) if op["module"] else mlxops
         kinds = {arg["name"]: arg["kind"] for arg in op["args"]}

@@ -41,7 +41,7 @@ def drawable(entries: Path) -> dict[str, list[Subject]]:
     Args:
         entries: The YAML file, for the samples.
     """
-    samples = {entry.get("name"): entry.get("samples") for entry in _load(entries)}
+    samples = {str(entry.get("name")): entry.get("samples") for entry in _load(entries)}
     ops = json.loads(files("mlxops").joinpath("ops.json").read_text(encoding="utf-8"))
     return {found[0].path: found for op in ops if (found := _subjects(op, samples))}
 
