@@ -48,6 +48,16 @@ LAYOUTS: dict[str, Callable[[mx.array], mx.array]] = {
 """Memory layouts of an array; `broadcast` changes its numbers, too."""
 
 
+def _evaluated(fn: Function, args: Sequence[mx.array]) -> tuple[Arrays, str]:
+    """Return the outputs, and the message of an error of their evaluation."""
+    outputs = fn(*args)
+    try:
+        mx.eval(outputs)
+    except RuntimeError as error:
+        return outputs, str(error)
+    return outputs, ""
+
+
 def contiguous(x: mx.array) -> mx.array:
     """Return a row-contiguous copy."""
     # Through NumPy: not lazy, not shared, and without the strides that mx.array would keep.
@@ -58,7 +68,8 @@ def check_layouts(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: flo
     """Compare arguments of any strides with contiguous ones, one by one and together.
 
     Also check the same array for two arguments, and donated arguments, whose memory the function
-    may reuse. It must not change other arguments.
+    may reuse. It must not change other arguments. Where the evaluation of contiguous arguments
+    raises (a broadcast matrix is singular), that of others must raise, too.
 
     Raises:
         AssertionError: An output differs, or an argument was changed.
@@ -70,7 +81,12 @@ def check_layouts(fn: Callable[..., Any], args: Sequence[mx.array], *, rtol: flo
         __tracebackhide__ = True
         mx.eval(given)
         copies = [contiguous(a) for a in given]
-        require_same(whole(*given), whole(*copies), whole, what, "if contiguous", rtol)
+        wanted, error = _evaluated(whole, copies)
+        if error:
+            found = _evaluated(whole, given)[1]
+            require(bool(found), whole, f"{what}: no error, but '{error}' if contiguous")
+            return
+        require_same(whole(*given), wanted, whole, what, "if contiguous", rtol)
 
     for name, layout in LAYOUTS.items():
         for subset in subsets(range(len(args))):
