@@ -89,7 +89,8 @@ MANY = f"the file has more than {MAX_VALUES} values"
 
 # libyaml's messages (regular expressions, because PyYAML's own parser words them differently), and
 # their replacements: code, message and help. The first match counts; {at} is the character.
-_SYNTAX = (
+_SYNTAX: tuple[tuple[str, str, str, str | None], ...] = (
+    ("maximum nesting depth", "MG008", DEEP, None),  # libyaml 0.2.6 reads ahead to its own limit
     ("another document", "MG005", "a file cannot have a second YAML document", "remove the line"),
     ("undefined alias", "MG013", "a value that begins with '*' must be in quotes",
      "put the whole value in quotes"),
