@@ -1,6 +1,6 @@
 """Values of a formula's parts, and their conversion to C++ types.
 
-A ``Value`` has a kind and its C++ on one line. ``Cpp`` consists of texts and of holes for names,
+A ``Value`` has a kind and its C++ on one line. ``Cpp`` consists of strings and of holes for names,
 which are filled at the use of the formula; nothing searches in it. Kinds are those of signatures,
 and those of formulas only: tuples, None, categories of dtypes. A value also stores C++ distinctions
 that determine conversions: ``int`` and ``int64_t``, ``float`` and ``double``, ``std::vector<int>``
@@ -47,9 +47,9 @@ CHAINED = {LEVEL[sign] for sign in ("||", "&&", "+", "*")}  # a + b + c needs no
 
 
 class Cpp(NamedTuple):
-    """C++ on one line: texts, with a hole for each name."""
+    """C++ on one line: strings, with a hole for each name."""
 
-    parts: tuple[str | Hole, ...]  # a hole is between two texts
+    parts: tuple[str | Hole, ...]  # no two strings are adjacent
     size: int  # characters
     level: int  # the precedence of its outermost operator
     sign: str = ""  # its prefix operator, in front of ...
@@ -74,7 +74,7 @@ def cpp(*pieces: str | Cpp, like: str = "call", sign: str = "", operand: Cpp | N
 
 
 def listed(start: str, items: Iterable[str | Cpp], end: str) -> Cpp:
-    """Return items between two texts, separated by commas."""
+    """Return items between two strings, separated by commas."""
     pieces: list[str | Cpp] = [start]
     for item in items:
         pieces += (item, ", ")
