@@ -14,7 +14,7 @@ from ..diagnostics import Help
 from ..formula.compile import Name, Want, compile_formula
 from ..formula.facts import category
 from ..formula.source import Formula
-from ..formula.values import hole, parts
+from ..formula.values import call, hole
 from ..model.dtypes import ACCUMULATOR
 from ..model.kinds import Kind
 from ..model.op import (
@@ -105,10 +105,9 @@ def _own_call(context: Context, arguments: Arguments, target: str, path: Path) -
     function = own_function(context, target, path)
     if function is None:
         return Forward(context.form)
-    given = ", ".join(map(hole, [*arguments.by_name, STREAM]))
-    cpp = f"{spelled(context, function)}({given})"
+    called = call(spelled(context, function), *map(hole, [*arguments.by_name, STREAM]))
     shown = ", ".join([*(p.cpp for p in arguments.params), "s"])
-    expr = Expr(context.signature.outputs[0].type, parts(cpp))
+    expr = Expr(context.signature.outputs[0].type, called.parts)
     include = str(context.sources.header_of(function))
     return Forward(context.form, expr, f"{function.qualified_name}({shown})", include=include)
 

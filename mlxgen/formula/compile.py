@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count, product
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..diagnostics import did_you_mean
@@ -49,13 +50,13 @@ from .values import (
     Cpp,
     Value,
     argument,
+    call,
     constant,
+    cpp,
     dereferenced,
     fit,
     hole,
-    level,
     named,
-    parts,
     several,
     ternary,
     unary,
@@ -121,7 +122,7 @@ class Call(NamedTuple):
     """A part of a formula that computes arrays."""
 
     node: ast.AST
-    cpp: str
+    cpp: Cpp
     inner: int  # index of the first ``Call`` inside of it
     place: int  # its own index
     used: slice  # its items in ``Translator.used``
@@ -143,8 +144,8 @@ class Compiler(Lists):
         super().__init__(formula, scope, report)
         self.formula = formula
         self.calls: list[Call] = []  # inner ones first
-        self.shared: Mapping[ast.AST, str] = {}  # parts stored in variables, and their C++
-        self.holders: dict[str, tuple[str, Expr]] = {}  # these variables by C++
+        self.shared: Mapping[ast.AST, Cpp] = {}  # parts stored in variables, and their C++
+        self.holders: dict[Cpp, tuple[str, Expr]] = {}  # these variables by C++
         taken = {*scope.names, *scope.lengths, *(let.cpp for let in scope.lets.values())}
         self.free = (t for i in count() if (t := f"t{i}") not in taken)
         self.uncertain = 0  # conditions around the current part
@@ -155,7 +156,7 @@ class Compiler(Lists):
         """Compile the formula to an expression of the required kind."""
         tree = self.built or parsed(self.text)
         value = self.visit(tree)
-        cpp = self.written(value, want)
+        written = self.written(value, want)
         known = self.result(value, want)
         if self.failed:
             return None
@@ -165,7 +166,7 @@ class Compiler(Lists):
             again = Compiler(self.formula, self.scope, self.report)
             again.shared = shared
             again.declare([name for name in self.variables if name in self.always])
-            cpp = again.written(again.visit(tree), want)
+            written = again.written(again.visit(tree), want)
             if again.failed:
                 return None
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
@@ -173,7 +174,7 @@ class Compiler(Lists):
         for part, name in self.used:
             used[part].add(name)
         del used[""]
-        locals, pieces = again.declared(cpp)
+        locals, pieces = again.declared(written)
         return Expr(
             type_,
             pieces,
@@ -185,39 +186,37 @@ class Compiler(Lists):
             **{part: frozenset(names) for part, names in used.items()},
         )
 
-    def written(self, value: Value, want: Want) -> str:
+    def written(self, value: Value, want: Want) -> Cpp:
         """Return the C++ of the result."""
         slot = "int64" if want.kind is Kind.INT else KINDS[want.kind].slot
-        cpp = fit(value, slot)
-        if cpp is None:
+        fitted = fit(value, slot)
+        if fitted is None:
             raise explain.result(value, slot, want.length)
         for item in value.items if want.kind is Kind.SHAPE else ():
             if item.const is not None and not 0 <= item.const <= INT_MAX:
                 raise Wrong("extent", item.at, value=item)
         if want.length is not None and value.length is None:  # known only at run time
-            return f"mlxgen::exactly({cpp}, {want.length})"
+            return call("mlxgen::exactly", fitted, str(want.length))
         if want.length not in (None, value.length):
             given = several(value.length or 0, "array")
             raise Wrong("result_count", value.at, given=given, count=want.length)
-        return cpp
+        return fitted
 
-    def repeated(self) -> dict[ast.AST, str]:
+    def repeated(self) -> dict[ast.AST, Cpp]:
         """Return the parts that can be computed once instead of several times, with their C++."""
-        groups: dict[str, list[Call]] = {}
-        for call in self.calls:
-            if {"mlx", "ops", "headers"} & {
-                part for part, _ in self.used[call.used]
-            }:  # not dropped
-                same = groups.setdefault(call.cpp, [])
-                while same and same[-1].place >= call.inner:  # an argument with the same C++
-                    same.pop()
-                same.append(call)
-        found, inside = dict[ast.AST, str](), set[int]()  # parts inside of found ones
-        for cpp in sorted(groups, key=len, reverse=True):  # outer parts first
-            calls = [call for call in groups[cpp] if call.place not in inside]
-            if len(calls) > 1 and self.is_safe(groups[cpp]):
-                found |= {call.node: cpp for call in calls}
-                inside.update(i for call in calls[1:] for i in range(call.inner, call.place))
+        groups: dict[Cpp, list[Call]] = {}
+        for one in self.calls:
+            if {"mlx", "ops", "headers"} & {part for part, _ in self.used[one.used]}:  # not dropped
+                group = groups.setdefault(one.cpp, [])
+                while group and group[-1].place >= one.inner:  # an argument with the same C++
+                    group.pop()
+                group.append(one)
+        found, inside = dict[ast.AST, Cpp](), set[int]()  # parts inside of found ones
+        for same in sorted(groups, key=attrgetter("size"), reverse=True):  # outer parts first
+            calls = [one for one in groups[same] if one.place not in inside]
+            if len(calls) > 1 and self.is_safe(groups[same]):
+                found |= {one.node: same for one in calls}
+                inside.update(i for one in calls[1:] for i in range(one.inner, one.place))
         return found
 
     def is_safe(self, calls: Sequence[Call]) -> bool:
@@ -227,7 +226,7 @@ class Compiler(Lists):
         """
         used = self.used[calls[0].used]
         pure = all(self.scope.pure(name) for part, name in used if part == "ops")
-        return pure and any(call.certain for call in calls) and "impure" not in dict(used)
+        return pure and any(one.certain for one in calls) and "impure" not in dict(used)
 
     def result(self, value: Value, want: Want) -> object:
         """Return the facts about the result, after checking them against the requirements."""
@@ -251,7 +250,7 @@ class Compiler(Lists):
         """Check the result for each combination of the conditions' outcomes."""
         for outcomes in product((True, False), repeat=len(self.forks)):
             case = Compiler(self.formula, self.scope, self.report)
-            case.assumed = dict(zip(sorted(self.forks), outcomes, strict=True))
+            case.assumed = dict(zip(self.forks, outcomes, strict=True))
             try:
                 case.result(case.visit(self.built or parsed(self.text)), want)
             finally:
@@ -259,14 +258,15 @@ class Compiler(Lists):
             if case.failed:
                 return
 
-    def branch(self, test: str, kind: str, yes: Value, no: Value) -> Any:
+    def branch(self, test: Cpp, kind: str, yes: Value, no: Value) -> Any:
         """Return the facts about a conditional value."""
         if test in self.assumed and kind in ("array", "arrays"):
             yes = no = yes if self.assumed[test] else no
         fact = joint(kind, yes, no)
         several = fact if isinstance(fact, list) else [fact] if isinstance(fact, Fact) else []
-        if any(one.degree == MIXED for one in several) and len(self.forks) < MOST_FORKS:
-            self.forks.add(test)
+        mixed = any(one.degree == MIXED for one in several) and test not in self.forks
+        if mixed and len(self.forks) < MOST_FORKS:
+            self.forks.append(test)
         return fact
 
     def visit(self, node: ast.expr | ast.keyword) -> Value:
@@ -280,13 +280,13 @@ class Compiler(Lists):
         before, inner = len(self.used), len(self.calls)
         value: Value = handler(node)
         self.depth -= 1
-        if len(value.cpp) > LARGEST:  # optional values are written twice, which can double the size
+        if value.cpp.size > LARGEST:  # optional values are written twice, which can double the size
             raise Wrong("too_large", node)
-        if value.kind not in ("array", "arrays") or level(value.cpp) == LEVEL["name"]:
+        if value.kind not in ("array", "arrays") or value.cpp.level == LEVEL["name"]:
             return value
         if same := self.shared.get(node):
             if same not in self.holders:
-                self.holders[same] = next(self.free), Expr(_type(Kind.ARRAY), parts(value.cpp))
+                self.holders[same] = next(self.free), Expr(_type(Kind.ARRAY), value.cpp.parts)
             return replace(value, cpp=named(self.holders[same][0]))
         used, certain = slice(before, len(self.used)), not (self.uncertain or self.locals)
         self.calls.append(Call(node, value.cpp, inner, len(self.calls), used, certain))
@@ -308,11 +308,11 @@ class Compiler(Lists):
                 type_ = _type(Kind.ARRAY)
                 if value.kind == "int" and not value.optional:
                     type_ = _type(Kind.INT, int64=value.type == "int64_t")
-                self.holders[hole(name)] = scope.lets[name].cpp, Expr(type_, parts(value.cpp))
+                self.holders[hole(name)] = scope.lets[name].cpp, Expr(type_, value.cpp.parts)
                 variables.append(name)
         self.report, self.scope, self.failed = report, scope, False
 
-    def declared(self, cpp: str) -> tuple[tuple[tuple[str, Expr], ...], tuple[str | Hole, ...]]:
+    def declared(self, written: Cpp) -> tuple[tuple[tuple[str, Expr], ...], tuple[str | Hole, ...]]:
         """Return the C++ variables that a result needs, and its C++."""
         lets = {name: let.cpp for name, let in self.scope.lets.items()}
         needed, found = set[str](), list[tuple[str, Expr]]()
@@ -321,9 +321,10 @@ class Compiler(Lists):
             needed.update(p.name for p in pieces if isinstance(p, Hole) and p.name in lets)
             return tuple([lets.get(p.name, p) if isinstance(p, Hole) else p for p in pieces])
 
-        result = filled(parts(cpp))
+        of_let = {hole(name): name for name in lets}
+        result = filled(written.parts)
         for key, (name, local) in reversed(self.holders.items()):
-            if key not in map(hole, lets) or key[1:] in needed:
+            if key not in of_let or of_let[key] in needed:
                 found.append((name, local._replace(parts=filled(local.parts))))
         return tuple(reversed(found)), result
 
@@ -346,7 +347,7 @@ class Compiler(Lists):
         self.always |= {name, *always}
         value = located(value, node)
         if name in self.variables and is_variable(value):
-            value = replace(value, cpp=named(hole(name)))
+            value = replace(value, cpp=hole(name))
         if not value.optional:
             return value
         if name in self.known:
@@ -396,7 +397,7 @@ class Compiler(Lists):
         if found is None and name in self.scope.lengths:
             self.used.append(("names", self.scope.lengths[name].array))
             self.specialize(node)
-            return Value("int", named(hole(name)), node)
+            return Value("int", hole(name), node)
         if found is None:
             self.not_cotangent(name, node)
             return self.constant_name(name, node)
@@ -419,7 +420,7 @@ class Compiler(Lists):
     def constant_name(self, name: str, node: ast.expr) -> Value:
         """Return the value of a name of mlx.core other than a function."""
         if name in DTYPES:
-            return Value("dtype", Cpp(f"mx::{name}", "name"), node, const=name, fact=name)
+            return Value("dtype", named(f"mx::{name}"), node, const=name, fact=name)
         value = self.rule(name, [], node)
         if value is not None:
             return value
@@ -604,12 +605,12 @@ class Compiler(Lists):
         head = f"std::optional<{type_ or CPP_TYPES[kind]}>" if optional else type_
         if kind == "str" and not optional:
             head = "std::string"
-        cpps = [v.cpp if v.kind == "none" or not head else f"{head}({v.cpp})" for v in (yes, no)]
-        cpp = ternary(test.cpp, *cpps)
+        a, b = [v.cpp if v.kind == "none" or not head else call(head, v.cpp) for v in (yes, no)]
+        either = ternary(test.cpp, a, b)
         choices = yes.choices if yes.choices == no.choices else ()
         fact = self.branch(test.cpp, kind, yes, no)
         cases = (test.cpp, yes, no) if optional else None
-        return Value(kind, cpp, at, optional, type_, choices=choices, fact=fact, cases=cases)
+        return Value(kind, either, at, optional, type_, choices=choices, fact=fact, cases=cases)
 
     # Comparisons
 
@@ -670,7 +671,7 @@ class Compiler(Lists):
         if not value.optional:
             what = "is None" if value.kind == "none" else "is never None"
             raise Wrong("never_none", node, name=value.name or "this", what=what)
-        test = f"{value.cpp}.has_value()"
+        test = cpp(value.cpp, ".has_value()")
         return Value("bool", unary("!", test) if isinstance(node.ops[0], ast.Is) else test, node)
 
     # Calls
@@ -780,7 +781,7 @@ def is_none(node: ast.expr) -> bool:
 
 def is_variable(value: Value) -> bool:
     """Return whether a value can be a C++ variable that is worth a name."""
-    bare = value.const is not None or level(value.cpp) == LEVEL["name"]
+    bare = value.const is not None or value.cpp.level == LEVEL["name"]
     return not bare and value.kind not in ("tuple", "none", "category")
 
 

@@ -21,14 +21,19 @@ from .translator import Translator, rejected
 from .values import (
     LEVEL,
     LISTS,
+    NOTHING,
     Cpp,
     Value,
     binary,
+    braces,
+    call,
     constant,
+    cpp,
     dereferenced,
     fit,
-    level,
+    fit_all,
     member,
+    named,
     narrow,
     several,
     unary,
@@ -62,11 +67,11 @@ class Lists(Translator):
     def visit_Tuple(self, node: ast.Tuple | ast.List) -> Value:
         """Return the value of a tuple or list, which may contain stars: ``(*x.shape[:-1], 1)``."""
         if not any(isinstance(element, ast.Starred) for element in node.elts):
-            return Value("tuple", "", node, items=self.each(self.visit_item, node.elts))
+            return Value("tuple", NOTHING, node, items=self.each(self.visit_item, node.elts))
 
         def part(element: ast.expr) -> Value:
             if not isinstance(element, ast.Starred):
-                return Value("tuple", "", node, items=[self.visit_item(element)])
+                return Value("tuple", NOTHING, node, items=[self.visit_item(element)])
             value = self.visit(element.value)
             if not (value.is_ints or value.is_arrays):
                 raise Wrong("star", element, value=value)
@@ -75,7 +80,7 @@ class Lists(Translator):
         parts: list[Value] = []
         for value in self.each(part, node.elts):
             if parts and parts[-1].kind == value.kind == "tuple":
-                value = Value("tuple", "", node, items=[*parts.pop().items, *value.items])
+                value = Value("tuple", NOTHING, node, items=[*parts.pop().items, *value.items])
             parts.append(value)
         if not (all(p.is_ints for p in parts) or all(p.is_arrays for p in parts)):
             raise Wrong("mixed_stars", node)
@@ -128,13 +133,13 @@ class Lists(Translator):
                 return self.visit(ast.copy_location(ast.Name(names[at]), node))
             fact = list(operands([value]))[at]
             if value.type == "tuple":
-                return Value("array", f"std::get<{at}>({value.cpp})", node, fact=fact)
-            if level(value.cpp) >= LEVEL["call"]:
-                like = "name" if level(value.cpp) == LEVEL["name"] else "call"
-                return Value("array", Cpp(f"{value.cpp}[{at}]", like), node, fact=fact)
+                return Value("array", call(f"std::get<{at}>", value.cpp), node, fact=fact)
+            if value.cpp.level >= LEVEL["call"]:
+                like = "name" if value.cpp.level == LEVEL["name"] else "call"
+                return Value("array", cpp(value.cpp, f"[{at}]", like=like), node, fact=fact)
         if value.kind == "shape" and value.of is not None:
             # The errors of the member shape(i) name neither axis nor array.
-            return Value("int", f"mlxgen::dim({value.of.cpp}, {narrow(index)})", node)
+            return Value("int", call("mlxgen::dim", value.of.cpp, narrow(index)), node)
         found = self.rule("item", [value, index], node)
         if found is None:
             raise Wrong("constant_index", node)
@@ -154,14 +159,14 @@ class Lists(Translator):
             start, stop, step = [bound.const for bound in bounds]
             kept = value.items[start:stop:step]
             self.drop(value.items, kept)
-            return Value("tuple", "", node, items=kept)
+            return Value("tuple", NOTHING, node, items=kept)
         kind = "shape" if value.is_ints else "arrays"
-        listed = fit(value, kind)
-        if listed is None:
+        sequence = fit(value, kind)
+        if sequence is None:
             raise Wrong("not_sliced", node, value=value)
-        written = written_bounds(bounds) or "std::nullopt"
+        written = written_bounds(bounds) or ["std::nullopt"]
         fact = sliced(value, bounds) if kind == "shape" else reduce(either, operands([value]))
-        return Value(kind, f"mlxgen::slice({listed}, {written})", node, fact=fact)
+        return Value(kind, call("mlxgen::slice", sequence, *written), node, fact=fact)
 
     def bounds(self, node: ast.Slice) -> list[Value]:
         """Return start, stop and step of a slice, or None for each."""
@@ -183,8 +188,8 @@ class Lists(Translator):
         self.used.append(("mlx", "slice"))
         if not all(part.kind in ("none", "ellipsis") or _is_whole(part.at) for part in index):
             self.traced("slice")
-        cpp = f"mlxgen::index({value.cpp}, {written_index(index)}, {stream})"
-        found = self.note(Value("array", cpp, node), "take", [value, *index])
+        indexed_ = call("mlxgen::index", value.cpp, written_index(index), stream)
+        found = self.note(Value("array", indexed_, node), "take", [value, *index])
         return replace(found, fact=found.fact._replace(rank=indexed(value, index, node)))
 
     def indices(self, node: ast.expr, new_axes: bool = True) -> list[Value]:
@@ -195,17 +200,17 @@ class Lists(Translator):
         def part(element: ast.expr) -> Value:
             if isinstance(element, ast.Slice):
                 bounds = written_bounds(self.bounds(element))
-                return Value("slice", f"mlxgen::Slice{{{bounds}}}", element)
+                return Value("slice", braces("mlxgen::Slice", *bounds), element)
             if element in ellipses:
                 if element is not ellipses[0]:
                     raise Wrong("ellipses", element)
-                return Value("ellipsis", "mlxgen::ellipsis", element)
+                return Value("ellipsis", named("mlxgen::ellipsis"), element)
             value = self.visit(element)
             require(value)
             if value.kind == "array" and len(elements) == 1:
                 return value
             if value.kind == "none" and new_axes:
-                return replace(value, cpp="mlxgen::newaxis")
+                return replace(value, cpp=named("mlxgen::newaxis"))
             if value.kind != "int":
                 raise Wrong("index", value.at, value.kind, value=value)
             return replace(value, cpp=narrow(value))
@@ -225,15 +230,14 @@ class Lists(Translator):
         if name not in UPDATES:
             raise Wrong("unknown_update", node.func, name=name, known=", ".join(UPDATES))
         updates = bind([PythonParam("value", "/", "scalar | array")], args)["value"]
-        cpp = fit(updates, "weak")
-        if cpp is None:
+        given_values = fit(updates, "weak")
+        if given_values is None:
             raise explain.argument(name, "value", "scalar | array", updates)
         self.used.append(("mlx", "scatter"))
         self.traced("scatter")
-        parts = f"{value.cpp}, {written_index(index)}, {cpp}, {stream}"
-        updated = Value("array", f"mlxgen::at_{name}({parts})", node)
+        updated = call(f"mlxgen::at_{name}", value.cpp, written_index(index), given_values, stream)
         given, names = [value, updates, *index], ["a", "values", *[""] * len(index)]
-        return self.note(updated, f"at_{name}", given, names)
+        return self.note(Value("array", updated, node), f"at_{name}", given, names)
 
     # Comprehensions
 
@@ -249,10 +253,10 @@ class Lists(Translator):
         before, known, params = dict(self.locals), self.known, []
         for target, list_ in zip(names, lists, strict=True):
             name = target.id if target.id.isascii() else str(len(self.locals))
-            cpp = f"_each_{name}"  # not a valid name of an argument
+            variable = f"_each_{name}"  # not a valid name of an argument
             kind, passed = ITEMS[list_.kind]
-            params.append(f"{passed} {cpp}")
-            item = Value(kind, Cpp(cpp, "name"), target, fact=list_.fact)
+            params.append(f"{passed} {variable}")
+            item = Value(kind, named(variable), target, fact=list_.fact)
             if list_.kind == "optionals":
                 item = replace(item, optional=True, name=target.id)
             self.locals[target.id] = item
@@ -270,15 +274,15 @@ class Lists(Translator):
             if len(lists) > 1:
                 raise Wrong("filtered_lists", loop.ifs[0])
             test = joined("&&", tests, node).cpp
-            parts = [f"mlxgen::filter({parts[0]}, {head} {{ return {test}; }})"]
+            parts = [call("mlxgen::filter", parts[0], cpp(head, " { return ", test, "; }"))]
         require(element)
         collected = "pairs" if element.is_ints else COLLECTED.get(element.kind, "")
         slot = {"pairs": "pair", "floats": "double"}.get(collected, element.kind)
         body = fit(element, slot) if collected else None
         if body is None:
             raise Wrong("collect", element.at, value=element)
-        cpp = f"mlxgen::map({', '.join(parts)}, {head} {{ return {body}; }})"
-        return Value(collected, cpp, node, fact=element.fact)
+        mapped = call("mlxgen::map", *parts, cpp(head, " { return ", body, "; }"))
+        return Value(collected, mapped, node, fact=element.fact)
 
     visit_GeneratorExp = visit_ListComp
 
@@ -298,7 +302,7 @@ class Lists(Translator):
             return [counted]
         lists = self.each(loop_list, given)
         if name == "enumerate":
-            count = Value("int", f"mlxgen::len({lists[0].cpp})", node)
+            count = Value("int", call("mlxgen::len", lists[0].cpp), node)
             lists[:0] = filter(None, [self.rule("range", [count], node)])
         return lists
 
@@ -328,9 +332,9 @@ def condition(value: Value) -> Value:
         return constant(bool(value.items), value.at)
     if value.kind in LISTS and (not value.optional or value.name):
         plain = dereferenced(value) if value.optional else value
-        tests = [f"{value.cpp}.has_value()"] * value.optional
-        cpp = binary("&&", *tests, unary("!", member(plain.cpp, "empty")))
-        return Value("bool", cpp, value.at)
+        tests = [cpp(value.cpp, ".has_value()")] * value.optional
+        test = binary("&&", *tests, unary("!", member(plain.cpp, "empty")))
+        return Value("bool", test, value.at)
     if value.kind != "bool" or value.optional:
         raise explain.condition(value)
     return value
@@ -344,13 +348,13 @@ def joined(sign: str, tests: Sequence[Value], node: ast.expr) -> Value:
 def concatenated(parts: Sequence[Value], node: ast.expr) -> Value:
     """Concatenate lists of ints or of arrays."""
     if all(p.kind == "tuple" for p in parts):
-        return Value("tuple", "", node, items=[i for p in parts for i in p.items])
+        return Value("tuple", NOTHING, node, items=[i for p in parts for i in p.items])
     kind = "shape" if all(p.is_ints for p in parts) else "arrays"
     known = [p.length for p in parts if p.length is not None]
     count = sum(known) if kind == "arrays" and len(known) == len(parts) else None
-    lists = [fit(p, kind) or "" for p in parts]
+    lists = fit_all(parts, kind) or []
     fact = total(parts) if kind == "shape" else reduce(either, operands(parts))
-    return Value(kind, f"mlxgen::concat({', '.join(lists)})", node, count=count, fact=fact)
+    return Value(kind, call("mlxgen::concat", *lists), node, count=count, fact=fact)
 
 
 def repeated(left: Value, right: Value) -> Sequence[Value]:
@@ -360,25 +364,26 @@ def repeated(left: Value, right: Value) -> Sequence[Value]:
     return [listed] * count if count * len(listed.items) <= MANY else []
 
 
-def written_index(parts: Sequence[Value]) -> str:
+def written_index(parts: Sequence[Value]) -> Cpp:
     """Return an index in C++: an array of ints, or a list in braces."""
-    text = ", ".join([value.cpp for value in parts])
-    return text if parts and parts[0].kind == "array" else f"{{{text}}}"
+    if parts and parts[0].kind == "array":
+        return parts[0].cpp
+    return braces("", *[value.cpp for value in parts])
 
 
-def written_bounds(bounds: Sequence[Value]) -> str:
+def written_bounds(bounds: Sequence[Value]) -> Sequence[str | Cpp]:
     """Return start, stop and step of a slice in C++, without trailing omitted ones."""
     while bounds and bounds[-1].kind == "none":
         bounds = bounds[:-1]
-    return ", ".join([narrow(bound) for bound in bounds])
+    return [narrow(bound) for bound in bounds]
 
 
 def loop_list(value: Value) -> Value:
     """Check and convert a list to loop over."""
     require(value)
     kind = "arrays" if value.is_arrays else value.kind if value.kind != "tuple" else "shape"
-    cpp = fit(value, kind) if kind in ITEMS else None
-    if cpp is None or value.length == 0:
+    fitted = fit(value, kind) if kind in ITEMS else None
+    if fitted is None or value.length == 0:
         raise Wrong("loop_over", value.at, value=value)
     fact = reduce(either, operands([value])) if kind == "arrays" else None
-    return Value(kind, cpp, value.at, count=value.count, fact=fact)
+    return Value(kind, fitted, value.at, count=value.count, fact=fact)

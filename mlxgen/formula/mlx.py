@@ -25,7 +25,20 @@ from ..diagnostics import Guess, did_you_mean
 from ..read.settings import numbers
 from . import explain
 from .explain import Wrong, escaped
-from .values import NUMBERS, Cpp, Value, constant, dereferenced, fit, member, ternary
+from .values import (
+    NOTHING,
+    NUMBERS,
+    Cpp,
+    Value,
+    call,
+    constant,
+    cpp,
+    dereferenced,
+    fit,
+    member,
+    named,
+    ternary,
+)
 
 TABLE = Path(__file__).parent / "data" / "functions.json"
 PARTS = ("functions", "aliases")  # parts of the table that depend on the release
@@ -247,7 +260,7 @@ def bind(params: Sequence[PythonParam], args: Args) -> dict[str, Value]:
         # x.reshape(2, -1) or x.reshape((2, -1))
         listed = len(more) == 1 and rest.annotation.startswith("int") and more[0].kind != "int"
         if more:
-            whole = Value("tuple", "", args.node, items=more)
+            whole = Value("tuple", NOTHING, args.node, items=more)
             bound[rest.name] = more[0] if listed or args.star else whole
     elif more:
         raise wrong("too_many", more[0].at)
@@ -318,7 +331,7 @@ def complete(params: Sequence[PythonParam], bound: Mapping[str, Value]) -> dict[
         if given is None or given.kind == "none":
             every[param.name] = _default(text)
         elif given.optional and given.kind == "dtype":
-            either = f"{given.cpp}.value_or({_default(text).cpp})"
+            either = cpp(given.cpp, ".value_or(", _default(text).cpp, ")")
             every[param.name] = Value("dtype", either, given.at)
     return every
 
@@ -328,7 +341,7 @@ def _default(text: str) -> Value:
     """Return the value of a default in MLX's stubs: a literal, or the name of a dtype."""
     at = ast.parse(text, mode="eval").body
     if isinstance(at, ast.Name):
-        return Value("dtype", Cpp(f"mx::{text}", "name"), at, fact=text)
+        return Value("dtype", named(f"mx::{text}"), at, fact=text)
     return constant(ast.literal_eval(at), at)
 
 
@@ -338,19 +351,19 @@ def choices(annotation: str) -> tuple[str, ...]:
     return tuple(ast.literal_eval(f"({annotation[8 : annotation.index(']')]},)"))
 
 
-def select(function: MlxFunction, bound: Mapping[str, Value], stream: str) -> str | None:
+def select(function: MlxFunction, bound: Mapping[str, Value], stream: Cpp) -> Cpp | None:
     """Return the C++ call of the first overload that accepts all arguments."""
     for overload in function.overloads:
-        cpp = apply(overload, bound, [stream] if function.stream else [])
-        if cpp is not None:
-            return cpp
+        found = apply(overload, bound, [stream] if function.stream else [])
+        if found is not None:
+            return found
     # A conditional value that may be None selects an overload for each case.
     for name, value in bound.items():
         if value.cases is not None:
             test, *cases = value.cases
-            found = [select(function, {**bound, name: case}, stream) for case in cases]
-            if None not in found:
-                return ternary(test, *map(str, found))
+            yes, no = [select(function, {**bound, name: case}, stream) for case in cases]
+            if yes is not None and no is not None:
+                return ternary(test, yes, no)
     # If overloads differ by the presence of an optional argument, decide at run time.
     for name, value in bound.items():
         if value.optional and value.name is not None:
@@ -358,27 +371,27 @@ def select(function: MlxFunction, bound: Mapping[str, Value], stream: str) -> st
             none = constant(None, value.at)
             absent = given and select(function, {**bound, name: none}, stream)
             if given is not None and absent is not None:
-                return ternary(f"{value.cpp}.has_value()", given, absent)
+                return ternary(cpp(value.cpp, ".has_value()"), given, absent)
     return None
 
 
-def apply(overload: Overload, bound: Mapping[str, Value], last: Sequence[str]) -> str | None:
+def apply(overload: Overload, bound: Mapping[str, Value], last: Sequence[Cpp]) -> Cpp | None:
     """Return the call of one overload, or None if it does not accept the arguments."""
     if not overload.params <= bound.keys():  # it belongs to another signature
         return None
     others = bound.keys() - overload.params if len(bound) > len(overload.params) else ()
     if any([bound[name].kind != "none" for name in others]):
         return None
-    parts: list[str] = []
+    parts: list[str | Cpp] = []
     numbers = arrays = False
     for slot in overload.slots:
         if slot.text or not slot.type:  # this overload ignores a slot without a type
             parts += [slot.text] if slot.text else []
             continue
-        cpp = fit_slot(slot, bound)
-        if cpp is None:
+        part = fit_slot(slot, bound)
+        if part is None:
             return None
-        parts.append(cpp)
+        parts.append(part)
         if slot.type in ("weak", "array"):
             value = bound[slot.param]
             arrays |= value.is_array
@@ -388,16 +401,16 @@ def apply(overload: Overload, bound: Mapping[str, Value], last: Sequence[str]) -
         if not arrays and head != "mlxgen::where":
             return None
         head = head.replace("mx::", "mlxgen::", 1)
-    return f"{head}({', '.join([*parts, *last])})"
+    return call(head, *parts, *last)
 
 
-def fit_slot(slot: Slot, bound: Mapping[str, Value]) -> str | None:
+def fit_slot(slot: Slot, bound: Mapping[str, Value]) -> Cpp | None:
     """Return the C++ of a slot's argument, or None if the slot does not accept it."""
     name, _, part = slot.param.partition(".")
     value = bound[name]
     if part:  # the first or second item of a pair of lists
         if value.kind == "nested" and not value.optional:
-            return f"mlxgen::half({value.cpp}, {part})"
+            return call("mlxgen::half", value.cpp, part)
         pair = value.kind == "tuple" and len(value.items) == 2
         return fit(value.items[int(part)], slot.type) if pair else None
     base, _, other = slot.type.partition("@")
@@ -407,7 +420,7 @@ def fit_slot(slot: Slot, bound: Mapping[str, Value]) -> str | None:
         return fit(value, "array", slot.optional)
     like = bound[other]
     dtype = member(like.cpp, "dtype") if like.is_array else fit(like, "dtype")
-    return f"mlxgen::scalar({value.cpp}, {dtype})" if dtype is not None else None
+    return call("mlxgen::scalar", value.cpp, dtype) if dtype is not None else None
 
 
 def mismatch(

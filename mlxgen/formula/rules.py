@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 from .mlx import record
-from .values import LEVEL, SLOTS, Value, Way, binary, member, unary
+from .values import LEVEL, SLOTS, Cpp, Value, Way, binary, cpp, member, named, unary
 
 # C++ number types; each can represent the values of the earlier ones.
 RANKS = ("int", "int64_t", "float", "double")
@@ -21,20 +22,20 @@ class Operation(NamedTuple):
     name: str
     takes: Sequence[str]
     gives: str
-    write: Callable[[Sequence[str], str], str]  # C++ of the operands and the stream -> C++
+    write: Callable[[Sequence[Cpp], Cpp], Cpp]  # C++ of the operands and the stream -> C++
     mlx: str  # the MLX function that it calls, if any; it takes a stream
 
-    def value(self, given: Sequence[Value], parts: Sequence[str], s: str, at: ast.expr) -> Value:
+    def value(self, given: Sequence[Value], parts: Sequence[Cpp], s: Cpp, at: ast.expr) -> Value:
         """Return the result for matching operands."""
         if self.gives == "same":
             return replace(given[0], at=at)
-        cpp = self.write(parts, s)
+        written = self.write(parts, s)
         kind, type_ = self.gives, ""
         if kind == "int64":
             kind, type_ = "int", "int64_t"
         elif kind == "common":
             kind, type_ = common(given)
-        return Value(kind, cpp, at, type=type_, of=given[0] if self.name[0] == "." else None)
+        return Value(kind, written, at, type=type_, of=given[0] if self.name[0] == "." else None)
 
 
 def common(numbers: Sequence[Value]) -> tuple[str, str]:
@@ -44,17 +45,27 @@ def common(numbers: Sequence[Value]) -> tuple[str, str]:
     return ("int" if rank < 2 else "float"), (RANKS[rank] if rank in (1, 2) else "")
 
 
-def _writer(text: str) -> Callable[[Sequence[str], str], str]:
+def _writer(text: str) -> Callable[[Sequence[Cpp], Cpp], Cpp]:
     """Return a function that inserts operands and the stream into the C++ of the table."""
     first, *rest = text.split()
     if rest and rest[0] in LEVEL:
-        zero = [rest[1]] if rest[1] == "0" else []
+        zero = [named("0")] if rest[1] == "0" else []
         return lambda parts, s: binary(rest[0], *parts, *zero)
     if first == "-{0}":
         return lambda parts, s: unary("-", parts[0])
     if text.startswith("{0}.") and text.endswith("()"):
         return lambda parts, s: member(parts[0], text[4:-2])
-    return lambda parts, s: text.format(*parts, s=s)
+    pieces = [(before, name) for before, name, *_ in string.Formatter().parse(text)]
+
+    def write(parts: Sequence[Cpp], s: Cpp) -> Cpp:
+        filled: list[str | Cpp] = []
+        for before, name in pieces:
+            filled.append(before)
+            if name is not None:
+                filled.append(s if name == "s" else parts[int(name)])
+        return cpp(*filled)
+
+    return write
 
 
 @cache

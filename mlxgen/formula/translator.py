@@ -48,7 +48,7 @@ from .mlx import (
 )
 from .rules import rules
 from .source import Formula, FormulaText
-from .values import NUMBERS, Value, constant, escaped, fit, fit_type, hole
+from .values import NOTHING, NUMBERS, Cpp, Value, call, constant, cpp, fit, fit_type, hole
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -127,8 +127,8 @@ class Translator:
         self.known: Facts = {}
         self.depth = 0  # depth of the current part
         self.bent: ast.AST | None = None  # the first part that is nonlinear in grad or tangent
-        self.forks: set[str] = set()  # conditions that determine the degree of the result
-        self.assumed: dict[str, bool] = {}  # assumed outcomes of these conditions
+        self.forks: list[Cpp] = []  # conditions that determine the degree of the result
+        self.assumed: dict[Cpp, bool] = {}  # assumed outcomes of these conditions
         self.specializes = ["", ""]  # Expr.specializes and Expr.gradient_specializes
         self.hints = 0  # calls of `hint` around the current part
         self.always: set[str] = set()  # `let`s that are computed whenever the current part is
@@ -214,7 +214,7 @@ class Translator:
 
     # Operations
 
-    def stream(self, at: ast.AST) -> str:
+    def stream(self, at: ast.AST) -> Cpp:
         """Return the stream; raise if array operations are not allowed."""
         if not self.scope.stream:
             raise Wrong("only_shapes", at)
@@ -226,7 +226,7 @@ class Translator:
         for rule, ways in rules(name, tuple(kinds)):
             parts: list[Any] = [way(value) for way, value in zip(ways, given, strict=True)]
             if None not in parts:
-                stream = ""
+                stream = NOTHING
                 if rule.mlx:
                     stream = self.stream(at)
                     self.used.append(("mlx", rule.mlx))
@@ -315,24 +315,24 @@ class Translator:
         if random and bound["key"].optional:  # None draws another key in each call
             self.used.append(("impure", function.name))
         every = complete(params, bound)
-        cpp = select(function, every, hole(STREAM))
-        if cpp is None and len(function.signatures) > 1:  # another one may accept these kinds
+        written = select(function, every, hole(STREAM))
+        if written is None and len(function.signatures) > 1:  # another one may accept these kinds
             for other in alternatives(function, args):
                 others = complete(*other)
-                if cpp := select(function, others, hole(STREAM)):
+                if written := select(function, others, hole(STREAM)):
                     (params, bound), every = other, others
                     break
-        if cpp is None:
+        if written is None:
             raise mismatch(function, params, bound, args)
         if function.result == "bool":
-            return Value("bool", cpp, args.node)
+            return Value("bool", written, args.node)
         self.used.append(("mlx", function.name))
         self.traced(function.name, axis="axis" in bound)
         options = {name: option(name, every[name]) for name in OPTIONS if name in every}
         names = [p.name for p in params if "array" in p.annotation and p.name in every]
         given = [every[name] for name in names]
         if function.result == "array":
-            value = Value("array", cpp, args.node)
+            value = Value("array", written, args.node)
             return self.note(value, function.name, given, names, **options)
         count = function.count
         if function.name == "split":
@@ -347,10 +347,10 @@ class Translator:
             known = all(flag.const is not None for flag in flags)
             count = 1 + sum(flag.const for flag in flags) * (count or 0) if known else None
             if count == 1:
-                value = Value("array", f"{cpp}[0]", args.node)
+                value = Value("array", cpp(written, "[0]"), args.node)
                 return self.note(value, function.name, given, names)
         type_ = "tuple" if function.result == "tuple" else ""
-        value = Value("arrays", cpp, args.node, count=count, type=type_)
+        value = Value("arrays", written, args.node, count=count, type=type_)
         return self.note(value, function.name, given, names)
 
     def call_overload(self, name: str, args: Args) -> Value:
@@ -391,22 +391,22 @@ class Translator:
         stream = self.stream(args.node)
         bound = bind([entry_param(arg) for arg in signature.args], args)
 
-        def part(arg: Arg) -> str:
+        def part(arg: Arg) -> str | Cpp:
             value = bound.get(arg.name)
             if value is None and arg.type.variadic:
-                value = Value("tuple", "", args.node)
+                value = Value("tuple", NOTHING, args.node)
             if value is None:
-                return escaped(arg.default.cpp) if arg.default is not None else ""
-            cpp = fit_type(value, arg.type)
-            if cpp is None:
+                return arg.default.cpp if arg.default is not None else ""
+            fitted = fit_type(value, arg.type)
+            if fitted is None:
                 raise explain.argument(name, arg.name, arg.type.python, value)
-            return cpp
+            return fitted
 
         parts = self.each(part, signature.args)
-        cpp = f"{function}({', '.join([*parts, stream])})"
+        called = call(function, *parts, stream)
         count = len(signature.outputs)
         kind = "array" if count == 1 and signature.outputs[0].type.kind is Kind.ARRAY else "arrays"
-        return Value(kind, cpp, args.node, count=count if count > 1 else None), bound
+        return Value(kind, called, args.node, count=count if count > 1 else None), bound
 
     def note_op(
         self,

@@ -1,10 +1,10 @@
 """Values of a formula's parts, and their conversion to C++ types.
 
-A ``Value`` has a kind and its C++ on one line. In the C++, ``$x`` is a hole for the name ``x``,
-which is filled at the use of the formula. Kinds are those of signatures, and those of formulas
-only: tuples, None, categories of dtypes. A value also stores C++ distinctions that determine
-conversions: ``int`` and ``int64_t``, ``float`` and ``double``, ``std::vector<int>`` (ints) and
-``mx::Shape`` (shape).
+A ``Value`` has a kind and its C++ on one line. ``Cpp`` consists of strings and of holes for names,
+which are filled at the use of the formula; nothing searches in it. Kinds are those of signatures,
+and those of formulas only: tuples, None, categories of dtypes. A value also stores C++ distinctions
+that determine conversions: ``int`` and ``int64_t``, ``float`` and ``double``, ``std::vector<int>``
+(ints) and ``mx::Shape`` (shape).
 
 All conversions go through ``fit``. Its targets are the slots of the table of MLX's functions;
 ``SLOTS`` defines which kinds a slot accepts, and the C++ of each conversion.
@@ -13,18 +13,15 @@ All conversions go through ``fit``. Its targets are the slots of the table of ML
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..model.kinds import KINDS
 from ..model.op import Hole
 from ..model.signature import Type
-
-_HOLE = re.compile(r"\$(\w+)")
 
 INT_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -49,55 +46,91 @@ WARNED = {(LEVEL["||"], LEVEL["&&"]), (LEVEL["=="], LEVEL["<"])}  # gcc warns wi
 CHAINED = {LEVEL[sign] for sign in ("||", "&&", "+", "*")}  # a + b + c needs no parentheses
 
 
-class Cpp(str):
-    """C++ with the precedence of its outermost operator; a plain str counts as a call."""
+class Cpp(NamedTuple):
+    """C++ on one line: strings, with a hole for each name."""
 
-    __slots__ = ("level",)
-    level: int
+    parts: tuple[str | Hole, ...]  # no two strings are adjacent
+    size: int  # characters
+    level: int  # the precedence of its outermost operator
+    sign: str = ""  # its prefix operator, in front of ...
+    operand: Cpp | None = None  # ... this part
 
-    def __new__(cls, text: str, like: str) -> Cpp:
-        """Create C++ with the precedence of ``like``: an operator, "unary" or "name"."""
-        self = super().__new__(cls, text)
-        self.level = LEVEL[like]
-        return self
+
+def cpp(*pieces: str | Cpp, like: str = "call", sign: str = "", operand: Cpp | None = None) -> Cpp:
+    """Join C++; it has the precedence of ``like``: an operator, "unary", "call" or "name"."""
+    parts: list[str | Hole] = []
+    size = 0
+    for piece in pieces:
+        if isinstance(piece, Cpp):
+            more, length = piece.parts, piece.size
+        else:
+            more, length = (piece,), len(piece)
+        if parts and more and isinstance(last := parts[-1], str) and isinstance(more[0], str):
+            parts[-1] = last + more[0]
+            more = more[1:]
+        parts += more
+        size += length
+    return Cpp(tuple(parts), size, LEVEL[like], sign, operand)
+
+
+def listed(start: str, items: Iterable[str | Cpp], end: str) -> Cpp:
+    """Return items between two strings, separated by commas."""
+    pieces: list[str | Cpp] = [start]
+    for item in items:
+        pieces += (item, ", ")
+    return cpp(*pieces[:-1] if len(pieces) > 1 else pieces, end)
+
+
+def call(function: str, *arguments: str | Cpp) -> Cpp:
+    """Return ``f(a, b)``."""
+    return listed(f"{function}(", arguments, ")")
+
+
+def braces(type: str, *items: str | Cpp) -> Cpp:
+    """Return ``T{a, b}``; without a type, ``{a, b}``."""
+    return listed(f"{type}{{", items, "}")
 
 
 @cache
 def named(text: str) -> Cpp:
     """Return a name, or other C++ that never needs parentheses."""
-    return Cpp(text, "name")
+    return cpp(text, like="name")
 
 
-def level(cpp: str) -> int:
-    """Return the precedence of C++."""
-    return cpp.level if isinstance(cpp, Cpp) else LEVEL["call"]
+@cache
+def hole(name: str) -> Cpp:
+    """Return the hole for a name."""
+    return Cpp((Hole(name),), len(name), LEVEL["name"])
 
 
-def operand(cpp: str, outer: int, right: bool) -> str:
+NOTHING = named("")  # of a value that has no C++ of its own
+
+
+def operand(part: Cpp, outer: int, right: bool) -> Cpp:
     """Add parentheses if C++ needs them, or gcc warns without."""
-    inner = level(cpp)
+    inner = part.level
     bare = inner > outer or (inner == outer and not right and outer in CHAINED)
-    return cpp if bare and (outer, inner) not in WARNED else f"({cpp})"
+    return part if bare and (outer, inner) not in WARNED else cpp("(", part, ")")
 
 
-def binary(sign: str, *operands: str) -> str:
+def binary(sign: str, *operands: Cpp) -> Cpp:
     """Return ``a + b`` for two or more operands."""
     out, outer = operands[0], LEVEL[sign]
     for right in operands[1:]:
-        out = Cpp(f"{operand(out, outer, False)} {sign} {operand(right, outer, True)}", sign)
+        out = cpp(operand(out, outer, False), f" {sign} ", operand(right, outer, True), like=sign)
     return out
 
 
-def unary(sign: str, cpp: str) -> str:
+def unary(sign: str, part: Cpp) -> Cpp:
     """Return ``!x`` or ``-x``."""
-    bare = level(cpp) >= LEVEL["unary"] and not cpp.startswith("-")
-    return Cpp(f"{sign}{cpp}" if bare else f"{sign}({cpp})", "unary")
+    bare = part.level >= LEVEL["unary"] and part.sign != "-"
+    return cpp(sign, *[part] if bare else ["(", part, ")"], like="unary", sign=sign, operand=part)
 
 
-def ternary(test: str, yes: str, no: str) -> str:
+def ternary(test: Cpp, yes: Cpp, no: Cpp) -> Cpp:
     """Return ``test ? yes : no``."""
-    parts = [operand(part, LEVEL["?"], True) for part in (test, yes, no)]
-    return Cpp("{} ? {} : {}".format(*parts), "?")
+    test, yes, no = [operand(part, LEVEL["?"], True) for part in (test, yes, no)]
+    return cpp(test, " ? ", yes, " : ", no, like="?")
 
 
 @dataclass(slots=True)
@@ -105,7 +138,7 @@ class Value:
     """A part of a formula: its kind, its C++ and facts about it."""
 
     kind: str
-    cpp: str
+    cpp: Cpp
     at: ast.expr
     optional: bool = False  # std::optional
     type: str = ""  # if not the usual type of the kind: int64_t, float, tuple (of arrays)
@@ -116,7 +149,7 @@ class Value:
     name: str | None = None  # the identifier, if the part is one
     of: Value | None = None  # the array whose shape, ndim or size it is
     fact: Any = None  # an array's Fact; for a list, the Fact of each or of all; a shape's rank
-    cases: tuple[str, Value, Value] | None = None  # a conditional value: test, and both values
+    cases: tuple[Cpp, Value, Value] | None = None  # a conditional value: test, and both values
     used: tuple[int, int] = (0, 0)  # for an item of a list: its part of Translator.used
 
     @property
@@ -168,29 +201,13 @@ def several(count: int, what: str) -> str:
 _KINDS = {kind: spelling.slot.rstrip("1") for kind, spelling in KINDS.items()}
 
 
-def hole(name: str) -> str:
-    """Return the hole for a name."""
-    return f"${name}"
-
-
-def escaped(literal: str) -> str:
-    """Escape a string literal, so that it contains no holes."""
-    return literal.replace("$", r"\044")
-
-
-def parts(cpp: str) -> tuple[str | Hole, ...]:
-    """Split C++ into text and holes."""
-    pieces = enumerate(_HOLE.split(cpp))
-    return tuple([Hole(piece) if i % 2 else piece for i, piece in pieces if piece])
-
-
 def argument(type: Type, at: ast.expr, name: str, count: int | None, fact: Any) -> Value:
     """Return the value of a name of the scope."""
     kind = _KINDS[type.kind]
     width = "int64_t" if type.int64 else "float" if type.single else ""
     return Value(
         kind,
-        named(hole(name)),
+        hole(name),
         at,
         type.optional,
         width,
@@ -206,33 +223,40 @@ def constant(value: Any, at: ast.expr) -> Value:
     if value is None:
         return Value("none", named("std::nullopt"), at)
     if isinstance(value, tuple | list):
-        return Value("tuple", "", at, items=[constant(v, at) for v in value])
+        return Value("tuple", NOTHING, at, items=[constant(v, at) for v in value])
     kind, text = type(value).__name__, repr(value)
     width = "int64_t" if kind == "int" and not -INT_MAX <= value <= INT_MAX else ""
     if kind == "bool":
         text = text.lower()
     elif kind == "str":
-        text = escaped('"{}"'.format(value.replace("\\", "\\\\").replace('"', '\\"')))
+        text = '"{}"'.format(value.replace("\\", "\\\\").replace('"', '\\"'))
     elif kind == "float":
         text = text.replace("e-0", "e-").replace("inf", "mlxgen::inf").replace("nan", "mlxgen::nan")
-    like = "unary" if text.startswith("-") else "name"
-    return Value(kind, Cpp(text, like), at, type=width, const=value)
+    return Value(kind, _number(text), at, type=width, const=value)
+
+
+def _number(text: str) -> Cpp:
+    """Return the C++ of a literal."""
+    negative = text.startswith("-")
+    return cpp(text, like="unary", sign="-") if negative else named(text)
 
 
 def dereferenced(value: Value) -> Value:
     """Dereference an optional value that is known to be present."""
-    like = "unary" if level(value.cpp) == LEVEL["name"] else "call"
-    text = f"*{value.cpp}" if like == "unary" else f"*({value.cpp})"
-    return replace(value, cpp=Cpp(text, like), optional=False)
+    if value.cpp.level == LEVEL["name"]:
+        found = cpp("*", value.cpp, like="unary", sign="*", operand=value.cpp)
+    else:
+        found = cpp("*(", value.cpp, ")")
+    return replace(value, cpp=found, optional=False)
 
 
-def member(cpp: str, name: str) -> str:
+def member(of: Cpp, name: str) -> Cpp:
     """Return ``x.name()`` for a name, else ``mlxgen::name(x)``, which reads better than a chain."""
-    if level(cpp) == LEVEL["name"]:
-        return f"{cpp}.{name}()"
-    if level(cpp) == LEVEL["unary"] and cpp.startswith("*"):
-        return f"{cpp[1:]}->{name}()"
-    return f"mlxgen::{name}({cpp})"
+    if of.level == LEVEL["name"]:
+        return cpp(of, f".{name}()")
+    if of.sign == "*" and of.operand is not None:
+        return cpp(of.operand, f"->{name}()")
+    return call(f"mlxgen::{name}", of)
 
 
 # Conversions. Each returns the C++ for a value of a kind that it accepts, or None.
@@ -240,46 +264,46 @@ def member(cpp: str, name: str) -> str:
 as_is = attrgetter("cpp")
 
 
-def narrow(value: Value) -> str:
+def narrow(value: Value) -> Cpp:
     """Convert an int to a C++ int."""
-    return f"mlxgen::to_int({value.cpp})" if value.type == "int64_t" else value.cpp
+    return call("mlxgen::to_int", value.cpp) if value.type == "int64_t" else value.cpp
 
 
-def as_double(value: Value) -> str:
+def as_double(value: Value) -> Cpp:
     """Convert any number to a C++ double."""
     if value.const is not None and value.kind == "int":
-        return Cpp(f"{value.const}.0", "unary" if value.const < 0 else "name")
+        return _number(f"{value.const}.0")
     plain = value.kind == "float" and value.type != "float"
-    return value.cpp if plain else f"static_cast<double>({value.cpp})"
+    return value.cpp if plain else call("static_cast<double>", value.cpp)
 
 
-def to_float(value: Value) -> str:
+def to_float(value: Value) -> Cpp:
     """Convert a number of unknown kind, which may be optional, to a C++ double."""
-    return f"mlxgen::to_float({value.cpp})"
+    return call("mlxgen::to_float", value.cpp)
 
 
-def wide(value: Value) -> str | None:
+def wide(value: Value) -> Cpp | None:
     """Convert a C++ int to 64 bits; None for constants whose products are small."""
     small = value.const is not None and abs(value.const) < 2**15
-    return None if value.type or small else f"int64_t({value.cpp})"
+    return None if value.type or small else call("int64_t", value.cpp)
 
 
-def not_negative(value: Value) -> str | None:
+def not_negative(value: Value) -> Cpp | None:
     """Accept an int that is not known to be negative."""
     return None if value.const is not None and value.const < 0 else value.cpp
 
 
-def random_key(value: Value) -> str:
+def random_key(value: Value) -> Cpp:
     """Return a key; if there may be none, the next default one in its place."""
-    return f"mlxgen::random_key({value.cpp})" if value.optional else value.cpp
+    return call("mlxgen::random_key", value.cpp) if value.optional else value.cpp
 
 
-def fft_norm(value: Value) -> str | None:
+def fft_norm(value: Value) -> Cpp | None:
     """Convert the normalization mode of a Fourier transform."""
     if value.const is None:
-        return f"mlxgen::fft_norm({value.cpp})"
+        return call("mlxgen::fft_norm", value.cpp)
     known = value.const in ("backward", "ortho", "forward")
-    return f"mx::fft::FFTNorm::{value.const.title()}" if known else None
+    return cpp(f"mx::fft::FFTNorm::{value.const.title()}") if known else None
 
 
 # Lists of ints: C++ type, kind with this type, conversion function for other kinds, length.
@@ -292,31 +316,33 @@ INT_LISTS: Mapping[str, tuple[str, str, str, int | None]] = {
 }
 
 
-def int_list(slot: str, value: Value) -> str | None:
-    """Convert ints to one of the types of ``INT_LISTS``."""
+def int_list(slot: str, value: Value, typed: bool = True) -> Cpp | None:
+    """Convert ints to one of the types of ``INT_LISTS``; ``typed``: braces name the type."""
     head, same, convert, count = INT_LISTS[slot]
     if value.kind in ("shape", "ints"):
-        return value.cpp if value.kind == same else f"mlxgen::{convert}({value.cpp})"
+        return value.cpp if value.kind == same else call(f"mlxgen::{convert}", value.cpp)
     if value.kind == "int":  # repeated for all items
-        value = Value("tuple", "", value.at, items=[value] * (count or 1))
+        value = Value("tuple", NOTHING, value.at, items=[value] * (count or 1))
     items = value.items
     if count is not None and len(items) == 1 and items[0].kind == "tuple":
         value, items = items[0], items[0].items
     if not value.is_ints or count not in (None, len(items)):
         return None
-    return f"{head}{{{', '.join([i.cpp if slot == 'strides' else narrow(i) for i in items])}}}"
+    return braces(
+        head if typed else "", *[i.cpp if slot == "strides" else narrow(i) for i in items]
+    )
 
 
-def pairs(value: Value) -> str | None:
+def pairs(value: Value) -> Cpp | None:
     """Convert a tuple of pairs of ints."""
-    items = [fit(item, "pair") for item in value.items]
-    found = [item.removeprefix("std::pair<int, int>") for item in items if item is not None]
-    if not found or len(found) != len(items):
+    items = [v for v in value.items if v.kind in SLOTS["pair"] and not v.optional]
+    found = [part for v in items if (part := int_list("pair", v, typed=False)) is not None]
+    if not found or len(found) != len(value.items):
         return None
-    return f"std::vector<std::pair<int, int>>{{{', '.join(found)}}}"
+    return braces("std::vector<std::pair<int, int>>", *found)
 
 
-def constants(slot: str, value: Value) -> str | None:
+def constants(slot: str, value: Value) -> Cpp | None:
     """Convert nested lists of numbers to the items of a constant array, and its shape."""
     items, shape = value.items, [len(value.items)]
     while items and all(item.kind == "tuple" for item in items):
@@ -324,36 +350,35 @@ def constants(slot: str, value: Value) -> str | None:
         if any(len(item.items) != shape[-1] for item in items):
             return None
         items = [part for item in items for part in item.items]
-    found = [cpp for item in items if (cpp := fit(item, slot)) is not None]
-    if not found or len(found) < len(items):
+    found = fit_all(items, slot)
+    if not found:
         return None
-    extents = f", mx::Shape{{{', '.join(map(str, shape))}}}" if shape[1:] else ""
-    return f"{{{', '.join(found)}}}{extents}"
+    extents = [braces("mx::Shape", *map(str, shape))] if shape[1:] else []
+    return listed("", [braces("", *found), *extents], "")
 
 
-def arrays(value: Value) -> str | None:
+def arrays(value: Value) -> Cpp | None:
     """Convert arrays to a std::vector<mx::array>."""
     if value.kind == "arrays":
-        return f"mlxgen::as_arrays({value.cpp})" if value.type == "tuple" else value.cpp
+        return call("mlxgen::as_arrays", value.cpp) if value.type == "tuple" else value.cpp
     if not value.is_arrays and value.items:
         return None
-    return f"std::vector<mx::array>{{{', '.join([i.cpp for i in value.items])}}}"
+    return braces("std::vector<mx::array>", *[i.cpp for i in value.items])
 
 
-def floats(value: Value) -> str | None:
+def floats(value: Value) -> Cpp | None:
     """Convert numbers to a std::vector<double>."""
-    items = [fit(item, "double") for item in value.items]
-    return None if None in items else f"std::vector<double>{{{', '.join(map(str, items))}}}"
+    found = fit_all(value.items, "double")
+    return braces("std::vector<double>", *found) if found is not None else None
 
 
-def nested(value: Value) -> str | None:
+def nested(value: Value) -> Cpp | None:
     """Convert lists of ints to a std::vector of std::vector<int>."""
-    items = [fit(item, "ints") for item in value.items]
-    lists = ", ".join(map(str, items))
-    return None if None in items else f"std::vector<std::vector<int>>{{{lists}}}"
+    found = fit_all(value.items, "ints")
+    return braces("std::vector<std::vector<int>>", *found) if found is not None else None
 
 
-Way = Callable[[Value], "str | None"]
+Way = Callable[[Value], "Cpp | None"]
 Ways = dict[str, Way]
 
 
@@ -370,7 +395,7 @@ SLOTS: Mapping[str, Ways] = {
     "weak": dict.fromkeys(("array", *NUMBERS), as_is),
     "value": {
         "array": as_is,
-        **dict.fromkeys(NUMBERS, lambda value: f"mlxgen::scalar({value.cpp})"),
+        **dict.fromkeys(NUMBERS, lambda value: call("mlxgen::scalar", value.cpp)),
     },
     "scalar": dict.fromkeys(NUMBERS, as_is),
     "bits": {"int": as_is, "bool": as_is},
@@ -395,7 +420,7 @@ SLOTS: Mapping[str, Ways] = {
     "nested": {"nested": as_is, "tuple": nested},
     "pairs": {
         **{"tuple": pairs, "pairs": as_is},
-        "nested": lambda value: f"mlxgen::as_pairs({value.cpp})",
+        "nested": lambda value: call("mlxgen::as_pairs", value.cpp),
     },
     "arrays": {"tuple": arrays, "arrays": arrays},
     "sequence": {"shape": as_is, "ints": as_is},
@@ -406,7 +431,7 @@ OPTIONAL = {"array", "weak", "scalar", "int", "int64", "bool", "float", "dtype",
 OPTIONAL |= {"ints", "shape", "floats", "bools"}
 
 
-def fit(value: Value, slot: str, optional: bool = False) -> str | None:
+def fit(value: Value, slot: str, optional: bool = False) -> Cpp | None:
     """Convert a value to an argument of a slot; return None if the slot does not accept it."""
     kind = value.kind
     if kind == "none":
@@ -422,12 +447,18 @@ def fit(value: Value, slot: str, optional: bool = False) -> str | None:
     return way(value) if way is not None else None
 
 
-def fit_type(value: Value, type: Type) -> str | None:
+def fit_all(values: Sequence[Value], slot: str) -> list[Cpp] | None:
+    """Convert several values; return None if the slot does not accept all."""
+    found = [part for value in values if (part := fit(value, slot)) is not None]
+    return found if len(found) == len(values) else None
+
+
+def fit_type(value: Value, type: Type) -> Cpp | None:
     """Convert a value to an operator's argument of ``type``."""
     slot = "int64" if type.int64 else KINDS[type.kind].slot
     if type.length is not None and not value.optional:
         if value.kind == "int":
-            return f"std::vector<int>{{{', '.join([narrow(value)] * type.length)}}}"
+            return braces("std::vector<int>", *[narrow(value)] * type.length)
         if value.kind == "tuple" and len(value.items) == 1:
             value = replace(value, items=list(value.items) * type.length)
         wrong = value.kind == "tuple" and len(value.items) != type.length > 1

@@ -484,8 +484,10 @@ def test_items_of_lists_have_names() -> None:
 
 
 def test_strings_have_no_holes() -> None:
+    """A string is a text, whatever it contains."""
     expr = compiled("x + 1 if name == '$x' else x")
-    assert r'"\044x"' in samples.written(expr, x="y")
+    assert expr.holes == {"x", "name", "stream"}
+    assert '"$x"' in samples.written(expr, x="y")
 
 
 def test_loop_variables_hide_nothing() -> None:
