@@ -286,7 +286,7 @@ def _huber(delta: mx.array, r: mx.array) -> mx.array:
 
 
 _DELTA = "fast.gated_delta_update"
-_HAS_DELTA = hasattr(mx.fast, "gated_delta_update")  # both since MLX 0.32.3 or 0.32.4
+_HAS_DELTA = hasattr(mx.fast, "gated_delta_update")  # both are new in MLX 0.32.4
 _HAS_CROSS_ENTROPY = hasattr(mx.fast, "cross_entropy")
 _WORDS = Argument("N", integers="V", gradient=False)
 _LOGITS = Argument("N V", -4, 4)
