@@ -1,0 +1,219 @@
+"""python -m mlxops.bench: its pairs compute the same, and its table and file are complete.
+
+No test measures time.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlxops.nn
+import pytest
+from mlxops import bench
+
+TOLERANCE = 2e-5  # of the largest element: float32, and compositions that round more often
+ROW = {
+    *("operator", "size", "shapes", "dtype", "pass", "compared", "compiled", "repetitions"),
+    *("ours_ms", "mlx_ms", "ratio", "ours_peak_bytes", "mlx_peak_bytes", "note"),
+}
+MACHINE = {"chip", "cores", "memory_bytes", "os", "python", "mlx", "mlxops", "device", "compile"}
+
+
+@pytest.fixture(autouse=True)
+def cpu() -> Iterator[None]:
+    before = mx.default_device()
+    mx.set_default_device(mx.cpu)
+    yield
+    mx.set_default_device(before)
+
+
+def pair(name: str) -> Any:
+    (found,) = bench.chosen(name)
+    return found
+
+
+def written(path: Path, *arguments: str) -> dict[str, Any]:
+    """Return the file of a run."""
+    assert bench.main([*arguments, "--json", str(path)]) == 0
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return data
+
+
+def test_all_operators_are_compared() -> None:
+    names = [p.name for p in bench.PAIRS]
+    assert len(set(names)) == len(names)
+    public = {f"nn.{name}" for name in dir(mlxops.nn) if not name.startswith("_")}
+    compared = {name for name in names if name.startswith("nn.")}
+    assert not compared & set(bench.WITHOUT)
+    assert compared | set(bench.WITHOUT) == public
+    assert all(bench.WITHOUT.values())
+    assert all(p.compared for p in bench.PAIRS)
+
+
+@pytest.mark.parametrize("what", bench.PASSES)
+@pytest.mark.parametrize("name", [p.name for p in bench.PAIRS])
+def test_both_compute_the_same(name: str, what: str) -> None:
+    compared = pair(name)
+    inputs = bench.draw(compared, compared.small, mx.float32)
+    ours, theirs = (
+        bench.call_of(compared, function, what, inputs, compiled=False)()
+        for function in (compared.ours, compared.theirs)
+    )
+    gradients = sum(argument.gradient for argument in compared.arguments)
+    assert len(ours) == len(theirs) > (gradients if what == "gradient" else 0)
+    for x, y in zip(ours, theirs, strict=True):
+        assert x.shape == y.shape and x.size
+        largest = mx.max(mx.abs(y)).item()
+        assert largest > 0  # else the comparison shows nothing
+        assert mx.max(mx.abs(x - y)).item() < TOLERANCE * largest
+
+
+def test_loop_of_older_releases_of_mlx() -> None:
+    """Releases without gated_delta_update are compared with a loop."""
+    compared = pair("gated_delta")
+    inputs = bench.draw(compared, compared.small, mx.float32)
+    (ours,), (theirs,) = (
+        bench.call_of(compared, function, "forward", inputs, compiled=False)()
+        for function in (compared.ours, bench._gated_delta)
+    )
+    assert mx.allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_sizes() -> None:
+    for compared in bench.PAIRS:
+        for size in bench.SIZES:
+            sizes = bench.sizes_of(compared, size)
+            assert all(all(bench.shape_of(a, sizes)) for a in compared.arguments), compared.name
+
+
+def test_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = written(tmp_path / "numbers.json", "--seconds", "4", "--only", "geglu,special.erf")
+    assert data.keys() == {"format", "machine", "seconds", "rows"}
+    machine = data["machine"]
+    assert machine.keys() == MACHINE and machine["device"] == {"kind": "cpu"}
+    assert machine["chip"] and machine["memory_bytes"] > 2**28
+    rows = data["rows"]
+    measured = {(r["operator"], r["size"], r["dtype"], r["pass"]) for r in rows}
+    expected = {
+        (name, size, dtype, what)
+        for name, dtypes in (("nn.geglu", bench.DTYPES), ("special.erf", ("float32",)))
+        for size in bench.SIZES
+        for dtype in dtypes
+        for what in bench.PASSES
+    }
+    assert measured == expected and len(rows) == len(expected)
+    assert all(row.keys() == ROW and row["compared"] for row in rows)
+    first = rows[0]
+    assert first["note"] == "" and first["repetitions"] > 0
+    assert first["ratio"] == pytest.approx(first["mlx_ms"] / first["ours_ms"])
+    assert first["shapes"] == [[32, 64], [32, 64]]
+    assert first["ours_peak_bytes"] >= 32 * 64 * 4  # the result
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert sum(words[:1] in (["nn.geglu"], ["special.erf"]) for words in table) == len(rows)
+
+
+def test_file_names_neither_user_nor_folder(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.json"
+    written(path, "--seconds", "0.001", "--only", "erf")
+    text = path.read_text(encoding="utf-8")
+    words = set(re.findall(r"[\w.-]+", text))
+    assert getpass.getuser() not in words and str(Path.home()) not in text
+    assert str(tmp_path) not in text
+
+
+def test_errors_name_no_folder() -> None:
+    assert bench.one_line(OSError(f"cannot open {Path.home()}/a\nmore")) == "cannot open ~/a"
+
+
+def test_time_is_up(tmp_path: Path) -> None:
+    rows = written(tmp_path / "numbers.json", "--seconds", "0.000001")["rows"]
+    assert len(rows) == sum(12 if p.name.startswith("nn.") else 4 for p in bench.PAIRS)
+    assert {row["note"].partition(" (")[0] for row in rows} == {"not measured: the time is up"}
+    assert all(row["ours_ms"] is row["mlx_ms"] is row["ratio"] is None for row in rows)
+
+
+def test_slow_rows_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient is not tried if the forward pass has taken too long."""
+    monkeypatch.setattr(bench, "measure", lambda row, *_: replace(row, ours_ms=1e3, mlx_ms=1e3))
+    rows = bench.run([pair("erf")] * 9, 120, False, lambda row: None)
+    assert [(row.what, row.note.partition(" (")[0]) for row in rows[:2]] == [
+        ("forward", ""),
+        ("gradient", "not measured: may take 30 s"),
+    ]
+
+
+def measured(theirs: Any, what: str) -> Any:
+    compared = replace(pair("erf"), theirs=theirs)
+    row = bench.Row("special.erf", "small", (), "float32", what, "", compiled=False)
+    return bench.measure(row, compared, [mx.ones((4, 4))], 0)
+
+
+def test_no_gradient_of_mlx() -> None:
+    """MLX's QR decomposition has none."""
+    row = measured(lambda x: mx.linalg.qr(x)[1], "gradient")
+    assert row.note == "MLX: no gradient"
+    assert row.ours_ms > 0 and row.mlx_ms is row.ratio is row.mlx_peak_bytes is None
+    assert measured(lambda x: mx.linalg.qr(x)[1], "forward").note == ""
+
+
+def test_an_error_is_a_note() -> None:
+    row = measured(lambda x: x @ mx.ones((3, 3)), "forward")
+    assert row.note.startswith("MLX: ValueError: [matmul]") and row.ours_ms > 0
+    assert "matmul" in bench.formatted(row)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "gated_dleta"], "unknown operator 'gated_dleta': did you mean gated_delta"),
+        (["--only", "special.erv"], "unknown operator 'special.erv': did you mean erf"),
+        (["--only", "erf,,"], "unknown operator ''"),
+        (["--only", "qqqqqq"], "operators: nn.attention, "),
+        (["--seconds", "0"], "invalid positive number value: '0'"),
+        (["--seconds", "nan"], "invalid positive number value: 'nan'"),
+        (["--json", "/no/such/folder/x.json"], "--json: cannot write '/no/such/folder/x.json'"),
+        (["--json", "."], "--json: cannot write '.'"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        bench.main(arguments)
+    printed = capsys.readouterr()
+    assert stop.value.code == 2 and message in printed.err and not printed.out
+
+
+def test_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file has the rows until then."""
+    calls = []
+
+    def measure(row: Any, *_: Any) -> Any:
+        calls.append(row)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return row
+
+    monkeypatch.setattr(bench, "measure", measure)
+    path = tmp_path / "numbers.json"
+    assert bench.main(["--only", "erf", "--json", str(path)]) == 130
+    assert len(json.loads(path.read_text(encoding="utf-8"))["rows"]) == 2
+    assert str(path) in capsys.readouterr().out
+
+
+def test_without_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(function: Any) -> Any:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(mx, "compile", fail)
+    assert bench.main(["--only", "erf", "--seconds", "1"]) == 0
+    assert "nothing is compiled" in capsys.readouterr().out
