@@ -6,7 +6,7 @@
 The recurrences of mlx-lm have Metal kernels without gradients. In training, each of their steps is
 therefore a few MLX operations, whose results are all stored. ``REPLACED`` lists the replaced
 functions; modules that have already imported them are updated, too. ``uninstall()`` undoes the
-replacement, ``install()`` repeats it.
+replacement, ``install()`` repeats it, and ``report(model)`` prints what they do in a model.
 
 Results have the same dtypes as mlx-lm's, for any mix of dtypes in a model. Without this conversion
 a 16-bit model would continue in float32, because the operators promote all arguments.
@@ -19,8 +19,11 @@ Requires mlx-lm 0.32.
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import mlx.core as mx
@@ -116,6 +119,25 @@ REPLACED: dict[tuple[str, str], Callable[..., Any]] = {
     ("mlx_lm.models.ssm", "ssm_update"): ssm_update,
     ("mlx_lm.models.rwkv7", "Rwkv7TimeMixing._wkv7"): wkv7,
 }
+# Names of the operators that the replacements use.
+_OPERATORS: dict[Callable[..., Any], str] = {
+    gated_delta_update: "nn.gated_delta",
+    ssm_update: "nn.ssm_scan",
+    wkv7: "nn.wkv7",
+}
+# Recurrences and kernels of mlx-lm that are not replaced, and the reasons.
+_KERNEL = "mlxops has no such operator: a Metal kernel without a gradient"
+_LOOP = "a loop over the time steps, with a gradient"
+UNREPLACED: dict[tuple[str, str], str] = {
+    ("mlx_lm.models.bailing_hybrid", "recurrent_gla"): "mlx-lm computes chunks, with gradients",
+    ("mlx_lm.models.bailing_moe_linear", "recurrent_gla"): _LOOP,
+    ("mlx_lm.models.jamba", "JambaMambaMixer.ssm_step"): _LOOP,
+    ("mlx_lm.models.mamba", "MambaBlock._process_sequence"): _LOOP,
+    ("mlx_lm.models.recurrent_gemma", "rnn_scan"): _LOOP,
+    ("mlx_lm.models.bitlinear_layers", "BitLinear.execute_matmul_kernel"): _KERNEL,
+    ("mlx_lm.models.deepseek_v41", "_sinkhorn"): _KERNEL,
+    ("mlx_lm.models.kimi_k3", "_attn_res_mix"): _KERNEL,
+}
 _originals: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
@@ -153,6 +175,100 @@ def _swap(place: tuple[str, str], old: Any, new: Any) -> None:
     for owner in (_owner(place)[0], *modules):
         if vars(owner).get(name) is old:
             setattr(owner, name, new)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer of a model that computes with one of mlx-lm's recurrences or kernels."""
+
+    path: str  # of the layer in the model
+    layer: str  # its class
+    function: str  # of mlx-lm
+    replacement: str | None  # the operator, or None if mlx-lm's function computes the layer
+    reason: str = ""  # why it is not replaced
+
+
+def report(model: mlx.nn.Module) -> list[Row]:
+    """Print and return the layers whose functions are replaced, and those that are not, and why.
+
+    A line is about all layers of one kind. Their numbers are ranges, as in ``layers.0-2,4-6``.
+    """
+    rows = [row for path, layer in _layers(model) for row in _rows_of(path, layer)]
+    lines: dict[Row, list[int]] = {}
+    for row in rows:
+        parts = row.path.split(".")
+        at = next((n for n, part in enumerate(parts) if part.isdecimal()), None)
+        index = -1 if at is None else int(parts[at])
+        if at is not None:
+            parts[at] = "{}"
+        lines.setdefault(replace(row, path=".".join(parts)), []).append(index)
+    table = [
+        (
+            row.path.format(_ranges(indices)),
+            row.layer,
+            f"{row.function} -> {row.replacement}"
+            if row.replacement
+            else f"{row.function} is not replaced: {row.reason}",
+        )
+        for row, indices in lines.items()
+    ]
+    widths = [max((len(line[n]) for line in table), default=0) for n in range(2)]
+    for path, layer, what in table:
+        print(f"{path:{widths[0]}}  {layer:{widths[1]}}  {what}")
+    if not table:
+        print("no layer has a recurrence or a kernel of mlx-lm")
+    return rows
+
+
+def _layers(model: mlx.nn.Module) -> list[tuple[str, mlx.nn.Module]]:
+    """Return all modules of a model and their paths, in the order of the model."""
+    return list(reversed(model.named_modules()))
+
+
+def _rows_of(path: str, layer: mlx.nn.Module) -> Iterator[Row]:
+    for place in (*REPLACED, *UNREPLACED):
+        if place[0] not in sys.modules or not _uses(type(layer), place):
+            continue
+        new = REPLACED.get(place)
+        reason = UNREPLACED.get(place, "")
+        if new is not None and place not in _originals:
+            reason = "mlxops.mlx_lm.uninstall() was called"
+        name = place[1].rpartition(".")[2]
+        operator = None if new is None or reason else _OPERATORS[new]
+        yield Row(path, type(layer).__name__, name, operator, reason)
+
+
+def _uses(kind: type, place: tuple[str, str]) -> bool:
+    """Return true if a class has a method, or if its methods name a function."""
+    owner, function = _owner(place)
+    if isinstance(owner, type):
+        return getattr(kind, place[1].rpartition(".")[2], None) is function
+    methods = [value for base in kind.__mro__ for value in vars(base).values()]
+    return any(
+        named is function
+        for method in methods
+        if isinstance(method, FunctionType)
+        for named in _named(method.__code__, method.__globals__)
+    )
+
+
+def _named(code: CodeType, names: dict[str, Any]) -> Iterator[Any]:
+    """Yield the globals that code names, also as attributes of modules, and in its functions."""
+    found = [names[name] for name in code.co_names if name in names]
+    yield from found
+    for module in found:
+        if isinstance(module, ModuleType):
+            yield from (vars(module)[name] for name in code.co_names if name in vars(module))
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _named(inner, names)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Return "0-2,4" for 0, 1, 2, 4."""
+    runs = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ends = [(group[0][1], group[-1][1]) for _, run in runs if (group := list(run))]
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ends)
 
 
 # The submodule below the last layer, for models whose logits are exactly the last layer's output.

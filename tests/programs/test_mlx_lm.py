@@ -6,6 +6,7 @@ The models are those of examples/fine_tune.py: tiny, with random weights.
 from __future__ import annotations
 
 import importlib
+import operator
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ import pytest
 pytest.importorskip("mlx_lm", reason="mlx-lm is not installed: make integrations")
 
 import mlxops.mlx_lm as ours
-from mlx_lm.models import gated_delta, mamba2, qwen3_next
+from mlx_lm.models import gated_delta, mamba2, qwen3_next, rwkv7
 from mlx_lm.tuner.trainer import default_loss
 
 from examples.fine_tune import CLOSE, CONFIGURATIONS, build, difference, gradients
@@ -174,6 +175,71 @@ def test_what_is_replaced() -> None:
         assert owner is not new and owner.__module__ == module
     assert qwen3_next.gated_delta_update is gated_delta.gated_delta_update
     assert mamba2.ssm_update is not ours.ssm_update
+
+
+def test_report(capsys: pytest.CaptureFixture[str]) -> None:
+    model, _ = tiny("qwen3_next")
+    rows = [row for row in ours.report(model) if row.function == "gated_delta_update"]
+    assert [row.path for row in rows] == [f"model.layers.{i}.linear_attn" for i in range(3)]
+    assert {(row.layer, row.replacement, row.reason) for row in rows} == {
+        ("Qwen3NextGatedDeltaNet", "nn.gated_delta", "")
+    }
+    first = capsys.readouterr().out.splitlines()[0].split("  ")
+    assert first[0] == "model.layers.0-2.linear_attn"
+    assert first[-1] == "gated_delta_update -> nn.gated_delta"
+    ours.uninstall()
+    row = ours.report(model)[0]
+    assert row.replacement is None and "uninstall" in row.reason
+
+
+def test_report_of_own_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Layers of other packages that call mlx-lm's functions, also in inner functions."""
+
+    class Called(mlx.nn.Module):
+        def __call__(self, *args: Any) -> Any:
+            return (lambda: gated_delta.gated_delta_update(*args))()
+
+    class Inherited(rwkv7.Rwkv7TimeMixing):
+        pass
+
+    class Replaced(rwkv7.Rwkv7TimeMixing):
+        def _wkv7(self, *args: Any) -> Any:
+            return args
+
+    class Plain(mlx.nn.Module):
+        pass
+
+    model = Plain()
+    arguments = rwkv7.ModelArgs("rwkv7", 9, 16, 16, 1e-5, 8, 1, 4, 4, 4, 4), 0
+    model.layers = [Called(), Inherited(*arguments), Replaced(*arguments), Plain()]
+    found = {row.path: (row.layer, row.replacement) for row in ours.report(model)}
+    assert found == {
+        "layers.0": ("Called", "nn.gated_delta"),
+        "layers.1": ("Inherited", "nn.wkv7"),
+    }
+    capsys.readouterr()
+    assert ours.report(Plain()) == []
+    assert capsys.readouterr().out == "no layer has a recurrence or a kernel of mlx-lm\n"
+
+
+def test_unreplaced() -> None:
+    """mlx-lm's files with a Metal kernel or a loop over time, and their functions."""
+    models = Path(gated_delta.__file__).parent
+    loops = ("metal_kernel(", "for t in range(", "range(x.shape[1])", "range(n_chunks)")
+    files = {
+        f"mlx_lm.models.{path.stem}"
+        for path in models.glob("*.py")
+        if any(loop in path.read_text() for loop in loops)
+    }
+    assert files == {module for module, _ in (*ours.REPLACED, *ours.UNREPLACED)}
+    for module, name in ours.UNREPLACED:
+        owner = importlib.import_module(module)
+        function = operator.attrgetter(name)(owner)
+        users = [
+            kind for kind in vars(owner).values()
+            if isinstance(kind, type) and ours._uses(kind, (module, name))
+        ]  # fmt: skip
+        assert function and users, name
 
 
 def test_loss_of_other_models() -> None:
