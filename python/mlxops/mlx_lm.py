@@ -29,6 +29,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn
 from mlx_lm.models import gated_delta, ssm
+from mlx_lm.models.activations import swiglu
 from mlx_lm.tuner.trainer import default_loss
 
 from mlxops import nn
@@ -104,6 +105,98 @@ def wkv7(
     return y.astype(r.dtype), last.astype(kept)
 
 
+def mamba(
+    layer: Any, x: mx.array, conv_cache: mx.array | None, state_cache: mx.array | None
+) -> tuple[mx.array, tuple[mx.array, mx.array]]:
+    """Compute Mamba's mixer with ``nn.selective_scan``."""
+    if _too_many_states(layer):
+        return _own(MAMBA)(layer, x, conv_cache, state_cache)  # type: ignore[no-any-return]
+    x, z = mx.split(layer.in_proj(x), 2, axis=-1)
+    before = layer.conv_kernel_size - 1
+    if conv_cache is None:
+        x = mx.pad(x, [(0, 0), (before, 0), (0, 0)])
+    else:
+        x = mx.concatenate([conv_cache, x], axis=1)
+    u = mlx.nn.silu(layer.conv1d(x))
+    delta, B, C = _time_steps(layer, u)
+    if layer.use_bcdt_rms:
+        eps = layer.args.mixer_rms_eps
+        delta, B, C = (mx.fast.rms_norm(part, None, eps) for part in (delta, B, C))
+    delta = mlx.nn.softplus(layer.dt_proj(delta))
+    kept = mx.result_type(delta, u, B)
+    if state_cache is not None or u.shape[1] > 1:  # a state decays, and has the dtype of its decay
+        states = [] if state_cache is None else [state_cache]
+        kept = mx.result_type(mx.zeros(0, kept), layer.A_log, *states)
+    y, last = _scan(layer, u, delta, B, C, state_cache, kept)
+    return layer.out_proj(swiglu(z, y)), (x[:, -before:], last)
+
+
+def jamba(
+    layer: Any, x: mx.array, A: mx.array, state: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """Compute Jamba's state space with ``nn.selective_scan``."""
+    if _too_many_states(layer):
+        return _own(JAMBA)(layer, x, A, state)  # type: ignore[no-any-return]
+    delta, B, C = _time_steps(layer, x)
+    delta, B, C = layer.dt_layernorm(delta), layer.b_layernorm(B), layer.c_layernorm(C)
+    delta = mlx.nn.softplus(layer.dt_proj(delta))
+    return _scan(layer, x, delta, B, C, state, mx.result_type(delta, x, B))
+
+
+def _time_steps(layer: Any, x: mx.array) -> list[mx.array]:
+    rank, states = layer.time_step_rank, layer.ssm_state_size
+    return mx.split(layer.x_proj(x), [rank, rank + states], axis=-1)
+
+
+def _scan(
+    layer: Any,
+    x: mx.array,
+    delta: mx.array,
+    B: mx.array,
+    C: mx.array,
+    state: mx.array | None,
+    kept: mx.Dtype,
+) -> tuple[mx.array, mx.array]:
+    """Scan with the parameters of a layer; ``kept`` is the dtype of the states."""
+    dtype = mx.result_type(mx.zeros(0, kept), C, layer.D, x)
+    A = -mx.exp(layer.A_log)
+    y, last = nn.selective_scan(x.astype(dtype), delta, A, B, C, layer.D, None, state)
+    return y, last.astype(kept)
+
+
+def _too_many_states(layer: Any) -> str:
+    """Return why ``nn.selective_scan`` cannot compute a layer, or nothing."""
+    return "nn.selective_scan has at most 64 states" if layer.ssm_state_size > 64 else ""
+
+
+def rnn_scan(x: mx.array, a: mx.array, h0: mx.array | None) -> tuple[mx.array, mx.array]:
+    """Compute RecurrentGemma's recurrence with ``nn.linear_recurrence``."""
+    y = nn.linear_recurrence(a, x, h0, axis=1)
+    kept = mx.result_type(x, *([] if h0 is None else [h0]))
+    return y.astype(kept if x.shape[1] == 1 else x.dtype), y[:, -1].astype(kept)
+
+
+def recurrent_gla(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    scale: float,
+    h: mx.array | None = None,
+) -> tuple[mx.array, mx.array]:
+    """Compute Bailing's linear attention with ``nn.ssm_scan``; each head has a constant decay."""
+    kept = mx.result_type(k, v)
+    if h is not None or k.shape[2] > 1:  # as in mlx-lm, where a decay has q's dtype
+        kept = mx.result_type(mx.zeros(0, kept), q, *([] if h is None else [h]))
+    batch, heads, steps, _ = q.shape
+    values, keys, queries = (part.swapaxes(1, 2) for part in (v, k, q * scale))
+    state = None if h is None else h.swapaxes(2, 3)
+    zeros, ones = mx.zeros(heads, q.dtype), mx.ones((batch, steps, heads), q.dtype)
+    y, last = nn.ssm_scan(values, mx.log(-g), keys, queries, zeros, ones, state)
+    y = y.swapaxes(1, 2).astype(mx.result_type(mx.zeros(0, kept), q))
+    return y, last.swapaxes(2, 3).astype(kept)
+
+
 def _has_kernels() -> bool:
     """Return true if mlx-lm uses its Metal kernels, whose results have other dtypes."""
     return bool(mx.default_device() == mx.gpu and mx.metal.is_available())
@@ -113,27 +206,36 @@ def _booleans(mask: mx.array | None) -> mx.array | None:
     return None if mask is None else mask.astype(mx.bool_)
 
 
+MAMBA = ("mlx_lm.models.mamba", "MambaBlock._process_sequence")
+JAMBA = ("mlx_lm.models.jamba", "JambaMambaMixer.ssm_step")
 # The replaced functions of mlx-lm, by module and name, and their replacements.
 REPLACED: dict[tuple[str, str], Callable[..., Any]] = {
     ("mlx_lm.models.gated_delta", "gated_delta_update"): gated_delta_update,
     ("mlx_lm.models.ssm", "ssm_update"): ssm_update,
     ("mlx_lm.models.rwkv7", "Rwkv7TimeMixing._wkv7"): wkv7,
+    MAMBA: mamba,
+    JAMBA: jamba,
+    ("mlx_lm.models.recurrent_gemma", "rnn_scan"): rnn_scan,
+    ("mlx_lm.models.bailing_moe_linear", "recurrent_gla"): recurrent_gla,
 }
 # Names of the operators that the replacements use.
 _OPERATORS: dict[Callable[..., Any], str] = {
     gated_delta_update: "nn.gated_delta",
     ssm_update: "nn.ssm_scan",
     wkv7: "nn.wkv7",
+    mamba: "nn.selective_scan",
+    jamba: "nn.selective_scan",
+    rnn_scan: "nn.linear_recurrence",
+    recurrent_gla: "nn.ssm_scan",
 }
+# Functions that return why a replacement leaves a layer to mlx-lm, or nothing.
+_UNFIT: dict[tuple[str, str], Callable[[Any], str]] = dict.fromkeys(
+    (MAMBA, JAMBA), _too_many_states
+)
 # Recurrences and kernels of mlx-lm that are not replaced, and the reasons.
 _KERNEL = "mlxops has no such operator: a Metal kernel without a gradient"
-_LOOP = "a loop over the time steps, with a gradient"
 UNREPLACED: dict[tuple[str, str], str] = {
     ("mlx_lm.models.bailing_hybrid", "recurrent_gla"): "mlx-lm computes chunks, with gradients",
-    ("mlx_lm.models.bailing_moe_linear", "recurrent_gla"): _LOOP,
-    ("mlx_lm.models.jamba", "JambaMambaMixer.ssm_step"): _LOOP,
-    ("mlx_lm.models.mamba", "MambaBlock._process_sequence"): _LOOP,
-    ("mlx_lm.models.recurrent_gemma", "rnn_scan"): _LOOP,
     ("mlx_lm.models.bitlinear_layers", "BitLinear.execute_matmul_kernel"): _KERNEL,
     ("mlx_lm.models.deepseek_v41", "_sinkhorn"): _KERNEL,
     ("mlx_lm.models.kimi_k3", "_attn_res_mix"): _KERNEL,
@@ -154,6 +256,11 @@ def uninstall() -> None:
     while _originals:
         place, original = _originals.popitem()
         _swap(place, REPLACED[place], original)
+
+
+def _own(place: tuple[str, str]) -> Callable[..., Any]:
+    """Return mlx-lm's own function."""
+    return _originals.get(place) or _owner(place)[1]  # type: ignore[no-any-return]
 
 
 def _owner(place: tuple[str, str]) -> tuple[Any, Any]:
@@ -233,6 +340,8 @@ def _rows_of(path: str, layer: mlx.nn.Module) -> Iterator[Row]:
         reason = UNREPLACED.get(place, "")
         if new is not None and place not in _originals:
             reason = "mlxops.mlx_lm.uninstall() was called"
+        elif place in _UNFIT:
+            reason = _UNFIT[place](layer)
         name = place[1].rpartition(".")[2]
         operator = None if new is None or reason else _OPERATORS[new]
         yield Row(path, type(layer).__name__, name, operator, reason)

@@ -1,6 +1,6 @@
 """mlxops in mlx-lm's models: loss and gradients against mlx-lm's own compositions, and training.
 
-The models are those of examples/fine_tune.py: tiny, with random weights.
+The models are those of examples/fine_tune.py and families.py: tiny, with random weights.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ import pytest
 pytest.importorskip("mlx_lm", reason="mlx-lm is not installed: make integrations")
 
 import mlxops.mlx_lm as ours
+import programs.families as families
 from mlx_lm.models import gated_delta, mamba2, qwen3_next, rwkv7
 from mlx_lm.tuner.trainer import default_loss
 
 from examples.fine_tune import CLOSE, CONFIGURATIONS, build, difference, gradients
 
+LOOPS = ("mamba", "falcon_mamba", "jamba", "recurrent_gemma", "bailing_moe_linear")
+RECURRENT = (*CONFIGURATIONS, *LOOPS)
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fine_tune.py"
 
 
@@ -40,10 +43,11 @@ def installed() -> Iterator[None]:
 def tiny(name: str) -> tuple[Any, tuple[mx.array, mx.array]]:
     """Return a model in training mode and a batch, in which one row is shorter."""
     mx.random.seed(7)
-    return build(name, 50), (mx.random.randint(0, 50, (2, 14)), mx.array([[1, 13], [3, 9]]))
+    model = build(name, 50) if name in CONFIGURATIONS else families.build(name, vocab_size=50)
+    return model, (mx.random.randint(0, 50, (2, 14)), mx.array([[1, 13], [3, 9]]))
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_training(name: str) -> None:
     model, batch = tiny(name)
     found = gradients(model, batch, ours.loss)
@@ -79,24 +83,27 @@ def test_example() -> None:
     assert done.stdout.count("gradients") == 2 and done.stdout.count("step 20: loss") == 2
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_generation(name: str) -> None:
-    """Generate with a cache in two parts; compare with mlx-lm."""
+    """Generate with a cache, from a prompt in two parts; compare with mlx-lm."""
     model, (tokens, _) = tiny(name)
     model.eval()
 
     def outputs() -> mx.array:
         cache = model.make_cache()
-        parts = [model(tokens[:, :9], cache=cache), model(tokens[:, 9:10], cache=cache)]
+        parts = [model(tokens[:, :9], cache=cache), model(tokens[:, 9:12], cache=cache)]
+        for _ in range(6):
+            parts.append(model(parts[-1][:, -1:].argmax(-1), cache=cache))
         return mx.concatenate(parts, axis=1)
 
     found = outputs()
     ours.uninstall()
     expected = outputs()
     assert mx.abs(found - expected).max().item() < 1e-4 * mx.abs(expected).max().item()
+    assert mx.array_equal(found[:, 11:].argmax(-1), expected[:, 11:].argmax(-1))
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_dtypes(name: str) -> None:
     """A 16-bit model with some float32 parameters keeps its dtypes."""
 
@@ -190,6 +197,50 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     ours.uninstall()
     row = ours.report(model)[0]
     assert row.replacement is None and "uninstall" in row.reason
+
+
+@pytest.mark.parametrize("name", ["mamba", "jamba"])
+def test_many_states(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """nn.selective_scan has at most 64 states, so that mlx-lm computes layers with more."""
+    tokens = mx.array([[1, 2, 3, 4]])
+    for states, replacement in ((64, "nn.selective_scan"), (65, None)):
+        model = families.build(name, state_size=states, mamba_d_state=states)
+        row = ours.report(model)[0]
+        assert row.replacement == replacement and ("64 states" in row.reason) == (states == 65)
+        found = model(tokens)
+        ours.uninstall()
+        assert mx.allclose(found, model(tokens), 1e-4, 1e-4)
+        ours.install()
+    assert "is not replaced: nn.selective_scan has at most 64 states" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module, name", [("bailing_moe_linear", "recurrent_gla"),
+                                          ("recurrent_gemma", "rnn_scan")])  # fmt: skip
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("with_state", [False, True])
+def test_linear_recurrences(module: str, name: str, steps: int, with_state: bool) -> None:
+    """Results, states and gradients, for one step and more, against mlx-lm."""
+    mx.random.seed(1)
+    if name == "rnn_scan":
+        x, a = mx.random.uniform(shape=(2, 2, steps, 3))
+        arguments = [x, a, mx.random.normal((2, 3))]
+    else:
+        arguments = [*mx.random.normal((3, 2, 3, steps, 4)), mx.random.normal((2, 3, 4, 4))]
+    owner = importlib.import_module(f"mlx_lm.models.{module}")
+
+    def outcome(*given: mx.array) -> Any:
+        state = given[-1] if with_state else None
+        decay = [] if name == "rnn_scan" else [-mx.array([1e-6, 0.5, 3.0]), 0.5]
+        return getattr(owner, name)(*given[:-1], *decay, state)
+
+    def total(*given: mx.array) -> mx.array:
+        return sum(mx.sin(result).sum() for result in outcome(*given))
+
+    found = [*outcome(*arguments), *mx.grad(total, [0, 1, 2])(*arguments)]
+    ours.uninstall()
+    expected = [*outcome(*arguments), *mx.grad(total, [0, 1, 2])(*arguments)]
+    assert [a.dtype for a in found] == [a.dtype for a in expected]
+    assert all(mx.allclose(a, b, 1e-5, 1e-5) for a, b in zip(found, expected, strict=True))
 
 
 def test_report_of_own_layers(capsys: pytest.CaptureFixture[str]) -> None:
