@@ -5,7 +5,7 @@
 
 The recurrences of mlx-lm have Metal kernels without gradients. In training, each of their steps is
 therefore a few MLX operations, whose results are all stored. ``REPLACED`` lists the replaced
-functions; modules that have already imported them are updated, too. ``uninstall()`` undoes the
+functions; all modules that have already imported them are updated, too. ``uninstall()`` undoes the
 replacement, ``install()`` repeats it, and ``report(model)`` prints what they do in a model.
 
 Results have the same dtypes as mlx-lm's, for any mix of dtypes in a model. Without this conversion
@@ -276,12 +276,13 @@ def _owner(place: tuple[str, str]) -> tuple[Any, Any]:
 
 
 def _swap(place: tuple[str, str], old: Any, new: Any) -> None:
-    """Replace a function in its module and in all modules that have imported it."""
-    name = place[1].rpartition(".")[2]
-    modules = [m for key, m in list(sys.modules.items()) if key.startswith("mlx_lm.")]
-    for owner in (_owner(place)[0], *modules):
-        if vars(owner).get(name) is old:
-            setattr(owner, name, new)
+    """Replace a function in its module or class, and in all modules that have imported it."""
+    setattr(_owner(place)[0], place[1].rpartition(".")[2], new)
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and module.__dict__ is not globals():
+            # Not by setattr, because a module can have properties, and names of its own.
+            names = vars(module)
+            names.update({name: new for name, value in list(names.items()) if value is old})
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn
@@ -182,6 +183,30 @@ def test_what_is_replaced() -> None:
         assert owner is not new and owner.__module__ == module
     assert qwen3_next.gated_delta_update is gated_delta.gated_delta_update
     assert mamba2.ssm_update is not ours.ssm_update
+
+
+def test_modules_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that imported a function before or after install(), under any name."""
+
+    class Lazy(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    ours.uninstall()
+    own = gated_delta.gated_delta_update
+    before, after, same = Lazy("before_install"), Lazy("after_install"), Lazy("same_name")
+    for module in (before, after, same):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, "not_a_module", cast(Any, object()))
+    before.update = before.again = own
+    same.gated_delta_update = len
+    ours.install()
+    after.update = gated_delta.gated_delta_update
+    assert before.update is before.again is after.update is ours.gated_delta_update
+    ours.uninstall()
+    assert before.update is before.again is after.update is own
+    assert same.gated_delta_update is len
+    assert ours.gated_delta_update is not own and ours.REPLACED
 
 
 def test_report(capsys: pytest.CaptureFixture[str]) -> None:
