@@ -11,7 +11,7 @@ replacement, ``install()`` repeats it, and ``report(model)`` prints what they do
 Results have the same dtypes as mlx-lm's, for any mix of dtypes in a model. Without this conversion
 a 16-bit model would continue in float32, because the operators promote all arguments.
 
-``loss`` is the trainer's loss, computed without storing the logits of all words at once.
+``loss`` is the trainer's loss, computed without storing all logits at once.
 
 Requires mlx-lm 0.32.
 """
@@ -20,14 +20,18 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn
+from mlx.utils import tree_map
 from mlx_lm.models import gated_delta, ssm
 from mlx_lm.models.activations import swiglu
 from mlx_lm.tuner.trainer import default_loss
@@ -228,6 +232,7 @@ _OPERATORS: dict[Callable[..., Any], str] = {
     rnn_scan: "nn.linear_recurrence",
     recurrent_gla: "nn.ssm_scan",
 }
+_LOSS = "nn.linear_cross_entropy"
 # Functions that return why a replacement leaves a layer to mlx-lm, or nothing.
 _UNFIT: dict[tuple[str, str], Callable[[Any], str]] = dict.fromkeys(
     (MAMBA, JAMBA), _too_many_states
@@ -287,7 +292,7 @@ def _swap(place: tuple[str, str], old: Any, new: Any) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """A layer of a model that computes with one of mlx-lm's recurrences or kernels."""
+    """A layer of a model that has a recurrence or a kernel of mlx-lm, or computes the logits."""
 
     path: str  # of the layer in the model
     layer: str  # its class
@@ -299,9 +304,13 @@ class Row:
 def report(model: mlx.nn.Module) -> list[Row]:
     """Print and return the layers whose functions are replaced, and those that are not, and why.
 
+    The last row is the layer of the logits and the operator of ``loss``, a replacement of the
+    trainer's ``default_loss``.
     A line is about all layers of one kind. Their numbers are ranges, as in ``layers.0-2,4-6``.
     """
     rows = [row for path, layer in _layers(model) for row in _rows_of(path, layer)]
+    if callable(model):
+        rows.append(_row_of_loss(model))
     lines: dict[Row, list[int]] = {}
     for row in rows:
         parts = row.path.split(".")
@@ -348,6 +357,15 @@ def _rows_of(path: str, layer: mlx.nn.Module) -> Iterator[Row]:
         yield Row(path, type(layer).__name__, name, operator, reason)
 
 
+def _row_of_loss(model: Any) -> Row:
+    head, _ = _find_head(model, mx.zeros((1, 2), mx.int32))
+    if isinstance(head, str):
+        return Row("", type(model).__name__, "default_loss", None, head)
+    path = next(path for path, layer in _layers(model) if layer is head.layer)
+    operator = "nn.cross_entropy, in blocks" if "scales" in head.layer else _LOSS
+    return Row(path, type(head.layer).__name__, "default_loss", operator)
+
+
 def _uses(kind: type, place: tuple[str, str]) -> bool:
     """Return true if a class has a method, or if its methods name a function."""
     owner, function = _owner(place)
@@ -381,32 +399,183 @@ def _ranges(numbers: list[int]) -> str:
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ends)
 
 
-# The submodule below the last layer, for models whose logits are exactly the last layer's output.
-_BODIES = {
-    **dict.fromkeys(("llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next"), "model"),
-    "mamba2": "backbone",
+# The layers that can compute logits, and their methods for it. Others, such as adapters, are
+# unknown, because ``loss`` must know all parameters that the logits depend on.
+_HEADS: dict[type, str] = {
+    mlx.nn.Linear: "__call__",
+    mlx.nn.QuantizedLinear: "__call__",
+    mlx.nn.Embedding: "as_linear",
+    mlx.nn.QuantizedEmbedding: "as_linear",
 }
+_BLOCK = 2**22  # logits of a quantized layer that are computed at a time
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The layer that computes a model's logits, ``softcap(scale * layer(x))``."""
+
+    layer: Any
+    x: mx.array
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def logits(self, x: mx.array) -> mx.array:
+        """Compute the logits before the softcap."""
+        y: mx.array = getattr(self.layer, _HEADS[type(self.layer)])(x)
+        return y if self.scale == 1 else y * self.scale
+
+
+def _find_head(model: Any, tokens: mx.array) -> tuple[_Head | str, mx.array]:
+    """Return the layer of a model's logits, or why ``loss`` cannot use it, and the logits.
+
+    MLX computes the logits only if something else needs them.
+    """
+    layers = [layer for layer in model.modules() if type(layer) in _HEADS]
+    with _recorded(layers, None) as calls:
+        logits = model(tokens)
+    layer, x, y = calls[-1] if calls else (None, tokens, tokens)
+    if y.shape != logits.shape or x.shape[:-1] != tokens.shape:
+        return "the last linear layer does not compute the logits", logits
+    if "scales" in layer and layer.trainable_parameters():
+        return "the last layer is quantized, and its bias or scales are trained", logits
+    change = (1.0, None) if logits is y else _elementwise(model, layer, y.shape[-1])
+    if change is None:
+        return "the logits are not a linear layer's, with a scale or a softcap", logits
+    return _Head(layer, x, *change), logits
+
+
+@contextmanager
+def _recorded(
+    layers: list[Any], answer: mx.array | None
+) -> Iterator[list[tuple[Any, mx.array, mx.array]]]:
+    """Record the calls of linear layers; ``answer`` replaces their results.
+
+    The layers have another class meanwhile. Other models with the same classes are not affected.
+    """
+    calls: list[tuple[Any, mx.array, mx.array]] = []
+
+    def recorder(kind: type) -> type:
+        method = _HEADS[kind]
+
+        def call(layer: Any, x: mx.array) -> mx.array:
+            y = getattr(kind, method)(layer, x) if answer is None else answer
+            calls[:] = [(layer, x, y)]
+            return y
+
+        return type(kind.__name__, (kind,), {method: call})
+
+    classes = [type(layer) for layer in layers]
+    recorders = {kind: recorder(kind) for kind in set(classes)}
+    try:
+        for layer, kind in zip(layers, classes, strict=True):
+            layer.__class__ = recorders[kind]
+        yield calls
+    finally:
+        for layer, kind in zip(layers, classes, strict=True):
+            layer.__class__ = kind
+
+
+def _elementwise(model: Any, layer: Any, words: int) -> tuple[float, float | None] | None:
+    """Return the scale and the softcap by which a model changes its layer's results, or None.
+
+    The layer's results are replaced by known numbers, of all magnitudes. All weights are NaN, so
+    that the model's result is NaN if it depends on anything else.
+    """
+    weights = model.parameters()
+    given = mx.sinh(mx.linspace(-8, 8, 2 * words))  # up to 1490
+    given[0], given[-1] = 2**-10, 2**20
+    try:
+        model.update(tree_map(_poison, weights))
+        with _recorded([layer], given.reshape(1, 2, words)):
+            found = model(mx.zeros((1, 2), mx.int32)).astype(mx.float32).flatten()
+    finally:
+        model.update(weights)
+    scale, most = found[0].item() * 2**10, found[-1].item()
+    if not (math.isfinite(scale) and scale != 0 and math.isfinite(most)):
+        return None
+    scale = 1.0 if abs(scale - 1) < 1e-6 else scale
+    softcap = None if abs(most / (2**20 * scale) - 1) < 1e-5 else abs(most)
+    expected = scale * given
+    if softcap is not None:
+        expected = softcap * mx.tanh(expected / softcap)
+    close = mx.abs(found - expected) <= 1e-5 * mx.abs(expected)
+    return (scale, softcap) if close.all().item() else None
+
+
+def _poison(weight: mx.array) -> mx.array:
+    if not mx.issubdtype(weight.dtype, mx.floating):
+        return weight
+    return mx.broadcast_to(mx.array(math.nan, weight.dtype), weight.shape)
 
 
 def loss(model: Any, batch: mx.array, lengths: mx.array) -> tuple[mx.array, mx.array]:
-    """Compute the trainer's ``default_loss`` with ``nn.linear_cross_entropy``: mean and count.
+    """Compute the trainer's ``default_loss`` without storing all logits: mean and count.
 
-    Unknown models, and models with a quantized or adapted last layer, use the trainer's own loss.
+    The logits must be the results of a linear layer or of embeddings, also quantized. They can have
+    a scale and a softcap. Other models use ``default_loss``; ``report`` prints the reason.
     """
-    body = getattr(model, _BODIES.get(getattr(model, "model_type", ""), ""), None)
-    head = model.get("lm_head")
-    if head is None and body is not None:
-        head = body.get("embed_tokens") or body.get("embeddings")
-    if body is None or type(head) not in (mlx.nn.Linear, mlx.nn.Embedding):
-        mean, count = default_loss(model, batch, lengths)
+    head, logits = _find_head(model, batch[:, :-1])
+    if isinstance(head, str):
+        mean, count = default_loss(lambda _: logits, batch, lengths)
         return mean, count
     targets = batch[:, 1:]
     steps = mx.arange(1, targets.shape[1] + 1)
     inside = (steps >= lengths[:, :1]) & (steps <= lengths[:, 1:])
-    mean = nn.linear_cross_entropy(
-        body(batch[:, :-1]), head.weight, mx.where(inside, targets, -100), head.get("bias")
-    )
-    return mean.astype(mx.float32), inside.sum()
+    targets = mx.where(inside, targets, -100)
+    count = inside.sum()  # once: mx.compile fails for a result that is computed twice
+    if "scales" in head.layer:
+        rows = _quantized_entropies(head, targets.flatten(), model.training)
+        mean = rows.sum() / count
+    else:
+        bias = head.layer.get("bias")
+        x = head.x if head.scale == 1 else head.x * head.scale
+        if bias is not None and head.scale != 1:
+            bias = bias * head.scale
+        mean = nn.linear_cross_entropy(
+            x, head.layer.weight, targets, bias, logit_softcap=head.softcap
+        )
+    return mean.astype(mx.float32), count
+
+
+def _quantized_entropies(head: _Head, targets: mx.array, training: bool) -> mx.array:
+    """Return the cross entropy of each row, with a gradient for the layer's input.
+
+    Some rows are computed at a time. In training, each block's gradient is computed with it, so
+    that its logits are computed once.
+    """
+
+    def entropies(x: mx.array, targets: mx.array) -> mx.array:
+        return nn.cross_entropy(
+            head.logits(x), targets, logit_softcap=head.softcap, reduction="none"
+        )
+
+    def blocks(x: mx.array, targets: mx.array, derive: bool) -> list[mx.array]:
+        """Return the entropies, and their gradients if they are required."""
+        size = max(32, _BLOCK // head.layer.scales.shape[0] // 32 * 32)
+        done: list[list[mx.array]] = []
+        for begin in range(0, max(targets.size, 1), size):
+            rows = x[begin : begin + size]
+            if done:  # so that MLX does not compute several blocks at a time
+                rows = mx.depends(rows, done[-1])
+            compute = partial(entropies, targets=targets[begin : begin + size])
+            if derive:
+                (values,), (grads,) = mx.vjp(compute, [rows], [mx.ones(rows.shape[0])])
+                done.append([values, grads])
+            else:
+                done.append([compute(rows)])
+        return [mx.concatenate(parts) for parts in zip(*done, strict=True)]
+
+    @mx.custom_function
+    def rows(x: mx.array, targets: mx.array) -> list[mx.array]:
+        return blocks(x, targets, training)
+
+    @rows.vjp
+    def rows_vjp(primals: Any, cotangents: Any, results: Any) -> tuple[mx.array, mx.array]:
+        x, targets = primals
+        grads = results[1] if training else blocks(x, targets, True)[1]
+        return (cotangents[0][:, None] * grads).astype(x.dtype), mx.zeros_like(targets)
+
+    return rows(head.x.reshape(-1, head.x.shape[-1]), targets)[0]
 
 
 install()

@@ -77,10 +77,10 @@ def build(name: str, **keys: Any) -> Any:
     module = importlib.import_module(f"mlx_lm.models.{own.pop('module', name)}")
     configuration = {**SHARED, **own}
     configuration["text_config"] = dict(configuration)
+    mx.random.seed(7)
     model = module.Model(module.ModelArgs.from_dict(configuration))
     if name == "recurrent_gemma":  # its constructor does not call Module's, which training needs
         vars(model).update(_no_grad=set(), _training=True)
-    mx.random.seed(7)
     for key, value in tree_flatten(model.trainable_parameters()):
         if not value.any():
             model.load_weights([(key, mx.random.normal(value.shape) * 0.3)], strict=False)

@@ -24,8 +24,12 @@ pytest.importorskip("mlx_lm", reason="mlx-lm is not installed: make integrations
 
 import mlxops.mlx_lm as ours
 import programs.families as families
-from mlx_lm.models import gated_delta, mamba2, qwen3_next, rwkv7
-from mlx_lm.tuner.trainer import default_loss
+from mlx_lm.models import gated_delta, llama, mamba2, qwen3_next, rwkv7
+from mlx_lm.tuner.callbacks import TrainingCallback
+from mlx_lm.tuner.datasets import CacheDataset
+from mlx_lm.tuner.lora import LoRALinear
+from mlx_lm.tuner.trainer import TrainingArgs, default_loss, train
+from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from examples.fine_tune import CLOSE, CONFIGURATIONS, build, difference, gradients
 
@@ -318,11 +322,188 @@ def test_unreplaced() -> None:
         assert function and users, name
 
 
-def test_loss_of_other_models() -> None:
-    model, batch = tiny("rwkv7")
-    expected = default_loss(model, *batch)[0].item()
-    assert ours.loss(model, *batch)[0].item() == pytest.approx(expected, rel=1e-6)
-    quantised, batch = tiny("qwen3_next")
-    mlx.nn.quantize(quantised, 32, 8, class_predicate=lambda path, _: path == "lm_head")
-    expected = default_loss(quantised, *batch)[0].item()
-    assert ours.loss(quantised, *batch)[0].item() == pytest.approx(expected, rel=1e-6)
+# Models that compute logits without a linear layer, or change them otherwise.
+OWN_LOGITS = {("minicpm", True), ("seed_oss", True), ("talkie", False), ("talkie", True),
+              ("phi3small", False), ("phi3small", True)}  # fmt: skip
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("name", families.FAMILIES)
+def test_loss(name: str, tied: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Loss and gradients of mlx-lm's families against default_loss. Weights are not changed."""
+    model = families.build(name, tie_word_embeddings=tied)
+    before = [weight for _, weight in mlx.utils.tree_flatten(model.parameters())]
+    kinds = [type(layer) for layer in model.modules()]
+    batch = mx.random.randint(0, 40, (2, 14)), mx.array([[1, 13], [3, 9]])
+    row = ours.report(model)[-1]
+    assert (row.replacement is None) == ((name, tied) in OWN_LOGITS), row
+    found = gradients(model, batch, ours.loss)
+    assert difference(found, gradients(model, batch, default_loss)) < CLOSE
+    after = [weight for _, weight in mlx.utils.tree_flatten(model.parameters())]
+    assert all(mx.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert kinds == [type(layer) for layer in model.modules()]
+    assert "default_loss" in capsys.readouterr().out
+
+
+QUANTIZED = [("llama", False), ("llama", True), ("gemma2", True), ("granite", True),
+             ("qwen3_next", False), ("phimoe", False)]  # fmt: skip
+
+
+def quantized(name: str, tied: bool, **keys: Any) -> Any:
+    """Return a model with quantized words, whose other weights are trained."""
+    if name in CONFIGURATIONS:
+        model, _ = tiny(name)
+    else:
+        model = families.build(name, tie_word_embeddings=tied, vocab_size=50)
+    heads = ("lm_head", "embed_tokens")
+    mlx.nn.quantize(model, class_predicate=lambda path, _: path.endswith(heads), **keys)
+    if name == "phimoe":
+        model.lm_head.freeze()  # its bias
+    return model
+
+
+@pytest.mark.parametrize("keys", [{"group_size": 32, "bits": 4}, {"mode": "mxfp8"}], ids=str)
+@pytest.mark.parametrize("block", [1, 2**22])
+@pytest.mark.parametrize("name, tied", QUANTIZED)
+def test_quantized_loss(
+    name: str, tied: bool, block: int, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loss and gradients with a quantized last layer, in training and not, compiled and not."""
+    monkeypatch.setattr(ours, "_BLOCK", block)
+    model = quantized(name, tied, **keys)
+    assert ours.report(model)[-1].replacement == "nn.cross_entropy, in blocks"
+    batch = mx.random.randint(0, 50, (5, 18)), mx.array([[1, 17], [3, 9], [1, 2], [5, 5], [1, 17]])
+    expected = gradients(model, batch, default_loss)
+    assert len(expected) > 10
+    assert difference(gradients(model, batch, ours.loss), expected) < CLOSE
+    model.eval()
+    assert difference(gradients(model, batch, ours.loss), expected) < CLOSE
+    assert ours.loss(model, *batch)[0].item() == pytest.approx(expected["loss"].item(), rel=1e-5)
+    model.train()
+    step = mlx.nn.value_and_grad(model, ours.loss)
+    state = [model.state]
+    compiled = mx.compile(lambda *given: step(model, *given), inputs=state, outputs=state)
+    (mean, _), found = compiled(*batch)
+    found = {"loss": mean, "count": expected["count"], **dict(mlx.utils.tree_flatten(found))}
+    assert difference(found, expected) < CLOSE
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+def test_memory(quantize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits of 4,000 rows and 5,000 words are 80 MB, those of a block 2 MB."""
+    monkeypatch.setattr(ours, "_BLOCK", 2**19)
+    model = families.build("llama", vocab_size=5000)
+    if quantize:
+        mlx.nn.quantize(model, 32, 8, class_predicate=lambda path, _: path == "lm_head")
+    batch = mx.random.randint(0, 5000, (80, 51)), mx.array([[1, 50]] * 80)
+
+    def peak(loss: Any) -> int:
+        mx.eval(model.parameters())
+        mx.clear_cache()
+        mx.reset_peak_memory()
+        start = mx.get_active_memory()
+        gradients(model, batch, loss)
+        return mx.get_peak_memory() - start
+
+    expected = peak(default_loss)
+    assert peak(ours.loss) < (0.2 if quantize else 0.5) * expected
+
+
+def test_adapted_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QLoRA: the adapters of layers, and of the last layer, where they start with zeros."""
+    monkeypatch.setattr(ours, "_BLOCK", 1)
+    batch = mx.random.randint(0, 50, (5, 18)), mx.array([[1, 17]] * 5)
+    model = quantized("llama", False, group_size=32, bits=4)
+    model.freeze()
+    linear_to_lora_layers(model, 2, {"rank": 4, "scale": 2.0, "dropout": 0.0})
+    assert ours.report(model)[-1].layer == "QuantizedLinear"
+    expected = gradients(model, batch, default_loss)
+    assert any("lora_b" in key and value.any() for key, value in expected.items())
+    assert difference(gradients(model, batch, ours.loss), expected) < CLOSE
+    model.lm_head = LoRALinear.from_base(model.lm_head)
+    assert ours.report(model)[-1].replacement is None
+    expected = gradients(model, batch, default_loss)
+    assert expected["lm_head.lora_b"].any()
+    assert difference(gradients(model, batch, ours.loss), expected) < CLOSE
+
+
+@pytest.mark.parametrize("name, weight", [("llama", "scales"), ("phimoe", "bias")])
+def test_trained_weights_of_quantized_layers(name: str, weight: str) -> None:
+    model = quantized(name, name == "llama", group_size=32, bits=8)
+    layer = model.model.embed_tokens if name == "llama" else model.lm_head
+    mlx.nn.Module.unfreeze(layer, keys=[weight], recurse=False)
+    assert "is quantized" in ours.report(model)[-1].reason
+    batch = mx.random.randint(0, 50, (2, 8)), mx.array([[1, 7]] * 2)
+    expected = gradients(model, batch, default_loss)
+    assert any(key.endswith(f".{weight}") and value.any() for key, value in expected.items())
+    assert difference(gradients(model, batch, ours.loss), expected) < CLOSE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y: y + 1,
+        lambda y: mx.where(mx.arange(40) == 7, y - 1, y),
+        lambda y: y - y.max(-1, keepdims=True),
+        lambda y: mx.sigmoid(y),
+        lambda y: y * mx.arange(1, y.shape[1] + 1)[:, None],
+        lambda y: y[..., :39],
+        lambda y: mx.maximum(y, -1000),
+    ],
+)
+def test_changed_logits(change: Any) -> None:
+    """Logits that are neither scaled nor capped: default_loss."""
+
+    class Changed(llama.Model):
+        def __call__(self, tokens: mx.array) -> mx.array:
+            return change(super().__call__(tokens))
+
+    model = families.build("llama")
+    model.__class__ = Changed
+    batch = mx.random.randint(0, 39, (2, 8)), mx.array([[1, 7]] * 2)
+    assert ours.report(model)[-1].replacement is None
+    expected = gradients(model, batch, default_loss)
+    assert difference(gradients(model, batch, ours.loss), expected) < 1e-6
+
+
+def test_loss_after_an_error() -> None:
+    """An error of a model leaves its layers and weights as they were."""
+    model = families.build("gemma2")
+    weights = model.model.embed_tokens.weight
+    with pytest.raises(ValueError):
+        ours.loss(model, mx.zeros((2, 3, 4), mx.int32), mx.array([[1, 2]]))
+    assert type(model.model.embed_tokens) is mlx.nn.Embedding
+    assert model.model.embed_tokens.weight is weights
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "granite"])
+def test_trainer(name: str, tmp_path: Path) -> None:
+    """mlx-lm's trainer, which compiles steps, trains adapters as with its own loss."""
+
+    class Words(list[Any]):
+        def process(self, words: Any) -> Any:
+            return words, 0
+
+    def losses(loss: Any) -> list[float]:
+        model = quantized(name, True, group_size=32, bits=4)
+        model.freeze()
+        linear_to_lora_layers(model, 2, {"rank": 4, "scale": 10.0, "dropout": 0.0})
+        found = []
+
+        class Callback(TrainingCallback):
+            def on_train_loss_report(self, info: Any) -> None:
+                found.append(info["train_loss"])
+
+        arguments = TrainingArgs(
+            **{"batch_size": 2, "iters": 20, "val_batches": 1, "max_seq_length": 32},
+            **{"steps_per_report": 1, "steps_per_eval": 10, "steps_per_save": 100},
+            adapter_file=str(tmp_path / "adapters.safetensors"),
+        )
+        data = CacheDataset(Words([list(range(30))] * 4))
+        optimizer = mlx.optimizers.SGD(0.02)
+        train(model, optimizer, data, data, arguments, loss, training_callback=Callback())
+        return found
+
+    found = losses(ours.loss)
+    assert len(found) == 20 and found[-1] < found[0] - 0.01
+    assert found == pytest.approx(losses(default_loss), rel=1e-4)
