@@ -102,6 +102,19 @@ def test_no_number(ops, value) -> None:
         ops.scaled(mx.array(1.0), value)
 
 
+def test_no_number_without_builtins(ops) -> None:
+    names = {
+        "scaled": ops.scaled,
+        "x": mx.array(1.0),
+        "text": "a",
+        "half": np.float32(0.5),
+        "__builtins__": {},
+    }
+    with pytest.raises(TypeError, match=r"alpha: int \| float = 1"):
+        eval("scaled(x, text)", names)
+    assert eval("scaled(x, half)", names).item() == 0.5
+
+
 def test_a_number_beyond_64_bits(ops) -> None:
     with pytest.raises(OverflowError, match=r"\[scaled\] alpha must be an int of 64 bits"):
         ops.scaled(mx.array(1.0), 2**64)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mlxgen import testing
+from mlxgen.testing.compare import to_numpy
 
 rng = np.random.default_rng(0)
 X = mx.array(rng.uniform(-2, 2, (3, 4)), dtype=mx.float64)
@@ -303,6 +304,32 @@ def test_strides_ignored():
     )
     with fails(r"\[op\] transposed 'x': the result\[\d, \d\] is"):
         testing.check_layouts(op, SINGLE)
+
+
+INVERTIBLE = [mx.array([[2.0, 1.0], [1.0, 3.0]])]
+
+
+def inverse(x):
+    return mx.linalg.inv(x, stream=mx.cpu)
+
+
+def test_an_error_for_every_layout_passes():
+    testing.check_layouts(testing.Function(inverse, "op", ("x",)), INVERTIBLE)
+
+
+def test_error_for_contiguous_arguments_only():
+    def op(x):
+        repeated = 0 in np.array(x, copy=False).strides
+        return mx.array(x) if repeated else inverse(x)
+
+    with fails(r"\[op\] broadcast 'x': no error, but '\[Inverse::eval_cpu\] LU fact.*' if contig"):
+        testing.check_layouts(testing.Function(op, "op", ("x",)), INVERTIBLE)
+
+
+def test_an_error_of_the_evaluation_is_raised():
+    for _ in range(20):
+        with pytest.raises(RuntimeError, match="LU factorization failed"):
+            to_numpy(inverse(mx.zeros((2, 2))))
 
 
 def test_argument_changed():

@@ -567,11 +567,15 @@ struct type_caster<mlxgen::NumberArg> {
       return true;
     }
     // NumPy's float32 is no Python float. MLX's arrays are not numbers; to ask
-    // Python for that takes longer than an operator's call.
-    bool real = PyFloat_Check(object) ||
-        (!inst_check(src) &&
-         PyObject_IsInstance(
-             object, module_::import_("numbers").attr("Real").ptr()) == 1);
+    // Python for that takes longer than an operator's call. A module with other
+    // classes of numbers has imported `numbers`; an import from here could
+    // fail.
+    bool real = PyFloat_Check(object);
+    if (!real && !inst_check(src)) {
+      auto numbers = steal(PyImport_GetModule(str("numbers").ptr()));
+      real = numbers.is_valid() &&
+          PyObject_IsInstance(object, numbers.attr("Real").ptr()) == 1;
+    }
     auto number = steal(real ? PyNumber_Float(object) : nullptr);
     if (!number.is_valid()) {
       PyErr_Clear();
