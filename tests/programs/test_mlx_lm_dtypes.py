@@ -61,6 +61,10 @@ def expected(name: str, arrays: dict[str, mx.array]) -> list[mx.Dtype]:
     return [arrays["r"].dtype, mx.result_type(first, *(arrays[other] for other in "wkvab"))]
 
 
+class Absent:
+    """A function of mlx-lm that no test calls; all modules with this object are updated."""
+
+
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     if not INSTALLED:
@@ -68,22 +72,22 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
             -mx.exp(A_log.astype(mx.float32)) * (a + dt_bias)
         )
         step: Any = lambda dt, bias, limit: dt.astype(mx.float32) + bias  # noqa: E731
-        layer = type("Rwkv7TimeMixing", (), {"_wkv7": None})
-        mamba = type("MambaBlock", (), {"_process_sequence": None})
-        jamba = type("JambaMambaMixer", (), {"ssm_step": None})
+        layer = type("Rwkv7TimeMixing", (), {"_wkv7": Absent()})
+        mamba = type("MambaBlock", (), {"_process_sequence": Absent()})
+        jamba = type("JambaMambaMixer", (), {"ssm_step": Absent()})
         for name, content in {
             "mlx_lm": {},
             "mlx_lm.models": {},
-            "mlx_lm.models.gated_delta": {"compute_g": gate, "gated_delta_update": None},
-            "mlx_lm.models.ssm": {"compute_dt": step, "ssm_update": None},
+            "mlx_lm.models.gated_delta": {"compute_g": gate, "gated_delta_update": Absent()},
+            "mlx_lm.models.ssm": {"compute_dt": step, "ssm_update": Absent()},
             "mlx_lm.models.rwkv7": {"Rwkv7TimeMixing": layer},
-            "mlx_lm.models.activations": {"swiglu": None},
+            "mlx_lm.models.activations": {"swiglu": Absent()},
             "mlx_lm.models.mamba": {"MambaBlock": mamba},
             "mlx_lm.models.jamba": {"JambaMambaMixer": jamba},
-            "mlx_lm.models.recurrent_gemma": {"rnn_scan": None},
-            "mlx_lm.models.bailing_moe_linear": {"recurrent_gla": None},
+            "mlx_lm.models.recurrent_gemma": {"rnn_scan": Absent()},
+            "mlx_lm.models.bailing_moe_linear": {"recurrent_gla": Absent()},
             "mlx_lm.tuner": {},
-            "mlx_lm.tuner.trainer": {"default_loss": None},
+            "mlx_lm.tuner.trainer": {"default_loss": Absent()},
         }.items():
             module = ModuleType(name)
             vars(module).update(content)
