@@ -149,7 +149,7 @@ def jamba(
 
 def _time_steps(layer: Any, x: mx.array) -> list[mx.array]:
     rank, states = layer.time_step_rank, layer.ssm_state_size
-    return mx.split(layer.x_proj(x), [rank, rank + states], axis=-1)
+    return list(mx.split(layer.x_proj(x), [rank, rank + states], axis=-1))
 
 
 def _scan(
@@ -265,7 +265,7 @@ def uninstall() -> None:
 
 def _own(place: tuple[str, str]) -> Callable[..., Any]:
     """Return mlx-lm's own function."""
-    return _originals.get(place) or _owner(place)[1]  # type: ignore[no-any-return]
+    return _originals.get(place) or _owner(place)[1]
 
 
 def _owner(place: tuple[str, str]) -> tuple[Any, Any]:
@@ -433,7 +433,7 @@ def _find_head(model: Any, tokens: mx.array) -> tuple[_Head | str, mx.array]:
     layers = [layer for layer in model.modules() if type(layer) in _HEADS]
     with _recorded(layers, None) as calls:
         logits = model(tokens)
-    layer, x, y = calls[-1] if calls else (None, tokens, tokens)
+    layer, x, y = calls[-1] if calls else (model, tokens, tokens)
     if y.shape != logits.shape or x.shape[:-1] != tokens.shape:
         return "the last linear layer does not compute the logits", logits
     if "scales" in layer and layer.trainable_parameters():
@@ -563,7 +563,7 @@ def _quantized_entropies(head: _Head, targets: mx.array, training: bool) -> mx.a
                 done.append([values, grads])
             else:
                 done.append([compute(rows)])
-        return [mx.concatenate(parts) for parts in zip(*done, strict=True)]
+        return [mx.concatenate(list(parts)) for parts in zip(*done, strict=True)]
 
     @mx.custom_function
     def rows(x: mx.array, targets: mx.array) -> list[mx.array]:
@@ -575,7 +575,8 @@ def _quantized_entropies(head: _Head, targets: mx.array, training: bool) -> mx.a
         grads = results[1] if training else blocks(x, targets, True)[1]
         return (cotangents[0][:, None] * grads).astype(x.dtype), mx.zeros_like(targets)
 
-    return rows(head.x.reshape(-1, head.x.shape[-1]), targets)[0]
+    results: Any = rows(head.x.reshape(-1, head.x.shape[-1]), targets)
+    return results[0]  # type: ignore[no-any-return]
 
 
 install()
