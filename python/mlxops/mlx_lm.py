@@ -5,13 +5,13 @@
 
 The recurrences of mlx-lm have Metal kernels without gradients. In training, each of their steps is
 therefore a few MLX operations, whose results are all stored. ``REPLACED`` lists the replaced
-functions; modules that have already imported them are updated, too. ``uninstall()`` undoes the
-replacement, ``install()`` repeats it.
+functions; all modules that have already imported them are updated, too. ``uninstall()`` undoes the
+replacement, ``install()`` repeats it, and ``report(model)`` prints what they do in a model.
 
 Results have the same dtypes as mlx-lm's, for any mix of dtypes in a model. Without this conversion
 a 16-bit model would continue in float32, because the operators promote all arguments.
 
-``loss`` is the trainer's loss, computed without storing the logits of all words at once.
+``loss`` is the trainer's loss, computed without storing all logits at once.
 
 Requires mlx-lm 0.32.
 """
@@ -19,13 +19,21 @@ Requires mlx-lm 0.32.
 from __future__ import annotations
 
 import importlib
+import itertools
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn
+from mlx.utils import tree_map
 from mlx_lm.models import gated_delta, ssm
+from mlx_lm.models.activations import swiglu
 from mlx_lm.tuner.trainer import default_loss
 
 from mlxops import nn
@@ -101,6 +109,98 @@ def wkv7(
     return y.astype(r.dtype), last.astype(kept)
 
 
+def mamba(
+    layer: Any, x: mx.array, conv_cache: mx.array | None, state_cache: mx.array | None
+) -> tuple[mx.array, tuple[mx.array, mx.array]]:
+    """Compute Mamba's mixer with ``nn.selective_scan``."""
+    if _too_many_states(layer):
+        return _own(MAMBA)(layer, x, conv_cache, state_cache)  # type: ignore[no-any-return]
+    x, z = mx.split(layer.in_proj(x), 2, axis=-1)
+    before = layer.conv_kernel_size - 1
+    if conv_cache is None:
+        x = mx.pad(x, [(0, 0), (before, 0), (0, 0)])
+    else:
+        x = mx.concatenate([conv_cache, x], axis=1)
+    u = mlx.nn.silu(layer.conv1d(x))
+    delta, B, C = _time_steps(layer, u)
+    if layer.use_bcdt_rms:
+        eps = layer.args.mixer_rms_eps
+        delta, B, C = (mx.fast.rms_norm(part, None, eps) for part in (delta, B, C))
+    delta = mlx.nn.softplus(layer.dt_proj(delta))
+    kept = mx.result_type(delta, u, B)
+    if state_cache is not None or u.shape[1] > 1:  # a state decays, and has the dtype of its decay
+        states = [] if state_cache is None else [state_cache]
+        kept = mx.result_type(mx.zeros(0, kept), layer.A_log, *states)
+    y, last = _scan(layer, u, delta, B, C, state_cache, kept)
+    return layer.out_proj(swiglu(z, y)), (x[:, -before:], last)
+
+
+def jamba(
+    layer: Any, x: mx.array, A: mx.array, state: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """Compute Jamba's state space with ``nn.selective_scan``."""
+    if _too_many_states(layer):
+        return _own(JAMBA)(layer, x, A, state)  # type: ignore[no-any-return]
+    delta, B, C = _time_steps(layer, x)
+    delta, B, C = layer.dt_layernorm(delta), layer.b_layernorm(B), layer.c_layernorm(C)
+    delta = mlx.nn.softplus(layer.dt_proj(delta))
+    return _scan(layer, x, delta, B, C, state, mx.result_type(delta, x, B))
+
+
+def _time_steps(layer: Any, x: mx.array) -> list[mx.array]:
+    rank, states = layer.time_step_rank, layer.ssm_state_size
+    return list(mx.split(layer.x_proj(x), [rank, rank + states], axis=-1))
+
+
+def _scan(
+    layer: Any,
+    x: mx.array,
+    delta: mx.array,
+    B: mx.array,
+    C: mx.array,
+    state: mx.array | None,
+    kept: mx.Dtype,
+) -> tuple[mx.array, mx.array]:
+    """Scan with the parameters of a layer; ``kept`` is the dtype of the states."""
+    dtype = mx.result_type(mx.zeros(0, kept), C, layer.D, x)
+    A = -mx.exp(layer.A_log)
+    y, last = nn.selective_scan(x.astype(dtype), delta, A, B, C, layer.D, None, state)
+    return y, last.astype(kept)
+
+
+def _too_many_states(layer: Any) -> str:
+    """Return why ``nn.selective_scan`` cannot compute a layer, or nothing."""
+    return "nn.selective_scan has at most 64 states" if layer.ssm_state_size > 64 else ""
+
+
+def rnn_scan(x: mx.array, a: mx.array, h0: mx.array | None) -> tuple[mx.array, mx.array]:
+    """Compute RecurrentGemma's recurrence with ``nn.linear_recurrence``."""
+    y = nn.linear_recurrence(a, x, h0, axis=1)
+    kept = mx.result_type(x, *([] if h0 is None else [h0]))
+    return y.astype(kept if x.shape[1] == 1 else x.dtype), y[:, -1].astype(kept)
+
+
+def recurrent_gla(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    scale: float,
+    h: mx.array | None = None,
+) -> tuple[mx.array, mx.array]:
+    """Compute Bailing's linear attention with ``nn.ssm_scan``; each head has a constant decay."""
+    kept = mx.result_type(k, v)
+    if h is not None or k.shape[2] > 1:  # as in mlx-lm, where a decay has q's dtype
+        kept = mx.result_type(mx.zeros(0, kept), q, *([] if h is None else [h]))
+    batch, heads, steps, _ = q.shape
+    values, keys, queries = (part.swapaxes(1, 2) for part in (v, k, q * scale))
+    state = None if h is None else h.swapaxes(2, 3)
+    zeros, ones = mx.zeros(heads, q.dtype), mx.ones((batch, steps, heads), q.dtype)
+    y, last = nn.ssm_scan(values, mx.log(-g), keys, queries, zeros, ones, state)
+    y = y.swapaxes(1, 2).astype(mx.result_type(mx.zeros(0, kept), q))
+    return y, last.swapaxes(2, 3).astype(kept)
+
+
 def _has_kernels() -> bool:
     """Return true if mlx-lm uses its Metal kernels, whose results have other dtypes."""
     return bool(mx.default_device() == mx.gpu and mx.metal.is_available())
@@ -110,11 +210,40 @@ def _booleans(mask: mx.array | None) -> mx.array | None:
     return None if mask is None else mask.astype(mx.bool_)
 
 
+MAMBA = ("mlx_lm.models.mamba", "MambaBlock._process_sequence")
+JAMBA = ("mlx_lm.models.jamba", "JambaMambaMixer.ssm_step")
 # The replaced functions of mlx-lm, by module and name, and their replacements.
 REPLACED: dict[tuple[str, str], Callable[..., Any]] = {
     ("mlx_lm.models.gated_delta", "gated_delta_update"): gated_delta_update,
     ("mlx_lm.models.ssm", "ssm_update"): ssm_update,
     ("mlx_lm.models.rwkv7", "Rwkv7TimeMixing._wkv7"): wkv7,
+    MAMBA: mamba,
+    JAMBA: jamba,
+    ("mlx_lm.models.recurrent_gemma", "rnn_scan"): rnn_scan,
+    ("mlx_lm.models.bailing_moe_linear", "recurrent_gla"): recurrent_gla,
+}
+# Names of the operators that the replacements use.
+_OPERATORS: dict[Callable[..., Any], str] = {
+    gated_delta_update: "nn.gated_delta",
+    ssm_update: "nn.ssm_scan",
+    wkv7: "nn.wkv7",
+    mamba: "nn.selective_scan",
+    jamba: "nn.selective_scan",
+    rnn_scan: "nn.linear_recurrence",
+    recurrent_gla: "nn.ssm_scan",
+}
+_LOSS = "nn.linear_cross_entropy"
+# Functions that return why a replacement leaves a layer to mlx-lm, or nothing.
+_UNFIT: dict[tuple[str, str], Callable[[Any], str]] = dict.fromkeys(
+    (MAMBA, JAMBA), _too_many_states
+)
+# Recurrences and kernels of mlx-lm that are not replaced, and the reasons.
+_KERNEL = "mlxops has no such operator: a Metal kernel without a gradient"
+UNREPLACED: dict[tuple[str, str], str] = {
+    ("mlx_lm.models.bailing_hybrid", "recurrent_gla"): "mlx-lm computes chunks, with gradients",
+    ("mlx_lm.models.bitlinear_layers", "BitLinear.execute_matmul_kernel"): _KERNEL,
+    ("mlx_lm.models.deepseek_v41", "_sinkhorn"): _KERNEL,
+    ("mlx_lm.models.kimi_k3", "_attn_res_mix"): _KERNEL,
 }
 _originals: dict[tuple[str, str], Callable[..., Any]] = {}
 
@@ -134,6 +263,11 @@ def uninstall() -> None:
         _swap(place, REPLACED[place], original)
 
 
+def _own(place: tuple[str, str]) -> Callable[..., Any]:
+    """Return mlx-lm's own function."""
+    return _originals.get(place) or _owner(place)[1]
+
+
 def _owner(place: tuple[str, str]) -> tuple[Any, Any]:
     """Return the module or class that defines a function, and the function."""
     owner: Any = importlib.import_module(place[0])
@@ -147,40 +281,302 @@ def _owner(place: tuple[str, str]) -> tuple[Any, Any]:
 
 
 def _swap(place: tuple[str, str], old: Any, new: Any) -> None:
-    """Replace a function in its module and in all modules that have imported it."""
-    name = place[1].rpartition(".")[2]
-    modules = [m for key, m in list(sys.modules.items()) if key.startswith("mlx_lm.")]
-    for owner in (_owner(place)[0], *modules):
-        if vars(owner).get(name) is old:
-            setattr(owner, name, new)
+    """Replace a function in its module or class, and in all modules that have imported it."""
+    setattr(_owner(place)[0], place[1].rpartition(".")[2], new)
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and module.__dict__ is not globals():
+            # Not by setattr, because a module can have properties, and names of its own.
+            names = vars(module)
+            names.update({name: new for name, value in list(names.items()) if value is old})
 
 
-# The submodule below the last layer, for models whose logits are exactly the last layer's output.
-_BODIES = {
-    **dict.fromkeys(("llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next"), "model"),
-    "mamba2": "backbone",
+@dataclass(frozen=True)
+class Row:
+    """A layer of a model that has a recurrence or a kernel of mlx-lm, or computes the logits."""
+
+    path: str  # of the layer in the model
+    layer: str  # its class
+    function: str  # of mlx-lm
+    replacement: str | None  # the operator, or None if mlx-lm's function computes the layer
+    reason: str = ""  # why it is not replaced
+
+
+def report(model: mlx.nn.Module) -> list[Row]:
+    """Print and return the layers whose functions are replaced, and those that are not, and why.
+
+    The last row is the layer of the logits and the operator of ``loss``, a replacement of the
+    trainer's ``default_loss``.
+    A line is about all layers of one kind. Their numbers are ranges, as in ``layers.0-2,4-6``.
+    """
+    rows = [row for path, layer in _layers(model) for row in _rows_of(path, layer)]
+    if callable(model):
+        rows.append(_row_of_loss(model))
+    lines: dict[Row, list[int]] = {}
+    for row in rows:
+        parts = row.path.split(".")
+        at = next((n for n, part in enumerate(parts) if part.isdecimal()), None)
+        index = -1 if at is None else int(parts[at])
+        if at is not None:
+            parts[at] = "{}"
+        lines.setdefault(replace(row, path=".".join(parts)), []).append(index)
+    table = [
+        (
+            row.path.format(_ranges(indices)),
+            row.layer,
+            f"{row.function} -> {row.replacement}"
+            if row.replacement
+            else f"{row.function} is not replaced: {row.reason}",
+        )
+        for row, indices in lines.items()
+    ]
+    widths = [max((len(line[n]) for line in table), default=0) for n in range(2)]
+    for path, layer, what in table:
+        print(f"{path:{widths[0]}}  {layer:{widths[1]}}  {what}")
+    if not table:
+        print("no layer has a recurrence or a kernel of mlx-lm")
+    return rows
+
+
+def _layers(model: mlx.nn.Module) -> list[tuple[str, mlx.nn.Module]]:
+    """Return all modules of a model and their paths, in the order of the model."""
+    return list(reversed(model.named_modules()))
+
+
+def _rows_of(path: str, layer: mlx.nn.Module) -> Iterator[Row]:
+    for place in (*REPLACED, *UNREPLACED):
+        if place[0] not in sys.modules or not _uses(type(layer), place):
+            continue
+        new = REPLACED.get(place)
+        reason = UNREPLACED.get(place, "")
+        if new is not None and place not in _originals:
+            reason = "mlxops.mlx_lm.uninstall() was called"
+        elif place in _UNFIT:
+            reason = _UNFIT[place](layer)
+        name = place[1].rpartition(".")[2]
+        operator = None if new is None or reason else _OPERATORS[new]
+        yield Row(path, type(layer).__name__, name, operator, reason)
+
+
+def _row_of_loss(model: Any) -> Row:
+    head, _ = _find_head(model, mx.zeros((1, 2), mx.int32))
+    if isinstance(head, str):
+        return Row("", type(model).__name__, "default_loss", None, head)
+    path = next(path for path, layer in _layers(model) if layer is head.layer)
+    operator = "nn.cross_entropy, in blocks" if "scales" in head.layer else _LOSS
+    return Row(path, type(head.layer).__name__, "default_loss", operator)
+
+
+def _uses(kind: type, place: tuple[str, str]) -> bool:
+    """Return true if a class has a method, or if its methods name a function."""
+    owner, function = _owner(place)
+    if isinstance(owner, type):
+        return getattr(kind, place[1].rpartition(".")[2], None) is function
+    methods = [value for base in kind.__mro__ for value in vars(base).values()]
+    return any(
+        named is function
+        for method in methods
+        if isinstance(method, FunctionType)
+        for named in _named(method.__code__, method.__globals__)
+    )
+
+
+def _named(code: CodeType, names: dict[str, Any]) -> Iterator[Any]:
+    """Yield the globals that code names, also as attributes of modules, and in its functions."""
+    found = [names[name] for name in code.co_names if name in names]
+    yield from found
+    for module in found:
+        if isinstance(module, ModuleType):
+            yield from (vars(module)[name] for name in code.co_names if name in vars(module))
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _named(inner, names)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Return "0-2,4" for 0, 1, 2, 4."""
+    runs = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ends = [(group[0][1], group[-1][1]) for _, run in runs if (group := list(run))]
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ends)
+
+
+# The layers that can compute logits, and their methods for it. Others, such as adapters, are
+# unknown, because ``loss`` must know all parameters that the logits depend on.
+_HEADS: dict[type, str] = {
+    mlx.nn.Linear: "__call__",
+    mlx.nn.QuantizedLinear: "__call__",
+    mlx.nn.Embedding: "as_linear",
+    mlx.nn.QuantizedEmbedding: "as_linear",
 }
+_BLOCK = 2**22  # logits of a quantized layer that are computed at a time
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The layer that computes a model's logits, ``softcap(scale * layer(x))``."""
+
+    layer: Any
+    x: mx.array
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def logits(self, x: mx.array) -> mx.array:
+        """Compute the logits before the softcap."""
+        y: mx.array = getattr(self.layer, _HEADS[type(self.layer)])(x)
+        return y if self.scale == 1 else y * self.scale
+
+
+def _find_head(model: Any, tokens: mx.array) -> tuple[_Head | str, mx.array]:
+    """Return the layer of a model's logits, or why ``loss`` cannot use it, and the logits.
+
+    MLX computes the logits only if something else needs them.
+    """
+    layers = [layer for layer in model.modules() if type(layer) in _HEADS]
+    with _recorded(layers, None) as calls:
+        logits = model(tokens)
+    layer, x, y = calls[-1] if calls else (model, tokens, tokens)
+    if y.shape != logits.shape or x.shape[:-1] != tokens.shape:
+        return "the last linear layer does not compute the logits", logits
+    if "scales" in layer and layer.trainable_parameters():
+        return "the last layer is quantized, and its bias or scales are trained", logits
+    change = (1.0, None) if logits is y else _elementwise(model, layer, y.shape[-1])
+    if change is None:
+        return "the logits are not a linear layer's, with a scale or a softcap", logits
+    return _Head(layer, x, *change), logits
+
+
+@contextmanager
+def _recorded(
+    layers: list[Any], answer: mx.array | None
+) -> Iterator[list[tuple[Any, mx.array, mx.array]]]:
+    """Record the calls of linear layers; ``answer`` replaces their results.
+
+    The layers have another class meanwhile. Other models with the same classes are not affected.
+    """
+    calls: list[tuple[Any, mx.array, mx.array]] = []
+
+    def recorder(kind: type) -> type:
+        method = _HEADS[kind]
+
+        def call(layer: Any, x: mx.array) -> mx.array:
+            y = getattr(kind, method)(layer, x) if answer is None else answer
+            calls[:] = [(layer, x, y)]
+            return y
+
+        return type(kind.__name__, (kind,), {method: call})
+
+    classes = [type(layer) for layer in layers]
+    recorders = {kind: recorder(kind) for kind in set(classes)}
+    try:
+        for layer, kind in zip(layers, classes, strict=True):
+            layer.__class__ = recorders[kind]
+        yield calls
+    finally:
+        for layer, kind in zip(layers, classes, strict=True):
+            layer.__class__ = kind
+
+
+def _elementwise(model: Any, layer: Any, words: int) -> tuple[float, float | None] | None:
+    """Return the scale and the softcap by which a model changes its layer's results, or None.
+
+    The layer's results are replaced by known numbers, of all magnitudes. All weights are NaN, so
+    that the model's result is NaN if it depends on anything else.
+    """
+    weights = model.parameters()
+    given = mx.sinh(mx.linspace(-8, 8, 2 * words))  # up to 1490
+    given[0], given[-1] = 2**-10, 2**20
+    try:
+        model.update(tree_map(_poison, weights))
+        with _recorded([layer], given.reshape(1, 2, words)):
+            found = model(mx.zeros((1, 2), mx.int32)).astype(mx.float32).flatten()
+    finally:
+        model.update(weights)
+    scale, most = found[0].item() * 2**10, found[-1].item()
+    if not (math.isfinite(scale) and scale != 0 and math.isfinite(most)):
+        return None
+    scale = 1.0 if abs(scale - 1) < 1e-6 else scale
+    softcap = None if abs(most / (2**20 * scale) - 1) < 1e-5 else abs(most)
+    expected = scale * given
+    if softcap is not None:
+        expected = softcap * mx.tanh(expected / softcap)
+    close = mx.abs(found - expected) <= 1e-5 * mx.abs(expected)
+    return (scale, softcap) if close.all().item() else None
+
+
+def _poison(weight: mx.array) -> mx.array:
+    if not mx.issubdtype(weight.dtype, mx.floating):
+        return weight
+    return mx.broadcast_to(mx.array(math.nan, weight.dtype), weight.shape)
 
 
 def loss(model: Any, batch: mx.array, lengths: mx.array) -> tuple[mx.array, mx.array]:
-    """Compute the trainer's ``default_loss`` with ``nn.linear_cross_entropy``: mean and count.
+    """Compute the trainer's ``default_loss`` without storing all logits: mean and count.
 
-    Unknown models, and models with a quantized or adapted last layer, use the trainer's own loss.
+    The logits must be the results of a linear layer or of embeddings, also quantized. They can have
+    a scale and a softcap. Other models use ``default_loss``; ``report`` prints the reason.
     """
-    body = getattr(model, _BODIES.get(getattr(model, "model_type", ""), ""), None)
-    head = model.get("lm_head")
-    if head is None and body is not None:
-        head = body.get("embed_tokens") or body.get("embeddings")
-    if body is None or type(head) not in (mlx.nn.Linear, mlx.nn.Embedding):
-        mean, count = default_loss(model, batch, lengths)
+    head, logits = _find_head(model, batch[:, :-1])
+    if isinstance(head, str):
+        mean, count = default_loss(lambda _: logits, batch, lengths)
         return mean, count
     targets = batch[:, 1:]
     steps = mx.arange(1, targets.shape[1] + 1)
     inside = (steps >= lengths[:, :1]) & (steps <= lengths[:, 1:])
-    mean = nn.linear_cross_entropy(
-        body(batch[:, :-1]), head.weight, mx.where(inside, targets, -100), head.get("bias")
-    )
-    return mean.astype(mx.float32), inside.sum()
+    targets = mx.where(inside, targets, -100)
+    count = inside.sum()  # once: mx.compile fails for a result that is computed twice
+    if "scales" in head.layer:
+        rows = _quantized_entropies(head, targets.flatten(), model.training)
+        mean = rows.sum() / count
+    else:
+        bias = head.layer.get("bias")
+        x = head.x if head.scale == 1 else head.x * head.scale
+        if bias is not None and head.scale != 1:
+            bias = bias * head.scale
+        mean = nn.linear_cross_entropy(
+            x, head.layer.weight, targets, bias, logit_softcap=head.softcap
+        )
+    return mean.astype(mx.float32), count
+
+
+def _quantized_entropies(head: _Head, targets: mx.array, training: bool) -> mx.array:
+    """Return the cross entropy of each row, with a gradient for the layer's input.
+
+    Some rows are computed at a time. In training, each block's gradient is computed with it, so
+    that its logits are computed once.
+    """
+
+    def entropies(x: mx.array, targets: mx.array) -> mx.array:
+        return nn.cross_entropy(
+            head.logits(x), targets, logit_softcap=head.softcap, reduction="none"
+        )
+
+    def blocks(x: mx.array, targets: mx.array, derive: bool) -> list[mx.array]:
+        """Return the entropies, and their gradients if they are required."""
+        size = max(32, _BLOCK // head.layer.scales.shape[0] // 32 * 32)
+        done: list[list[mx.array]] = []
+        for begin in range(0, max(targets.size, 1), size):
+            rows = x[begin : begin + size]
+            if done:  # so that MLX does not compute several blocks at a time
+                rows = mx.depends(rows, done[-1])
+            compute = partial(entropies, targets=targets[begin : begin + size])
+            if derive:
+                (values,), (grads,) = mx.vjp(compute, [rows], [mx.ones(rows.shape[0])])
+                done.append([values, grads])
+            else:
+                done.append([compute(rows)])
+        return [mx.concatenate(list(parts)) for parts in zip(*done, strict=True)]
+
+    @mx.custom_function
+    def rows(x: mx.array, targets: mx.array) -> list[mx.array]:
+        return blocks(x, targets, training)
+
+    @rows.vjp
+    def rows_vjp(primals: Any, cotangents: Any, results: Any) -> tuple[mx.array, mx.array]:
+        x, targets = primals
+        grads = results[1] if training else blocks(x, targets, True)[1]
+        return (cotangents[0][:, None] * grads).astype(x.dtype), mx.zeros_like(targets)
+
+    results: Any = rows(head.x.reshape(-1, head.x.shape[-1]), targets)
+    return results[0]  # type: ignore[no-any-return]
 
 
 install()

@@ -1,16 +1,18 @@
 """mlxops in mlx-lm's models: loss and gradients against mlx-lm's own compositions, and training.
 
-The models are those of examples/fine_tune.py: tiny, with random weights.
+The models are those of examples/fine_tune.py and families.py: tiny, with random weights.
 """
 
 from __future__ import annotations
 
 import importlib
+import operator
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn
@@ -21,11 +23,18 @@ import pytest
 pytest.importorskip("mlx_lm", reason="mlx-lm is not installed: make integrations")
 
 import mlxops.mlx_lm as ours
-from mlx_lm.models import gated_delta, mamba2, qwen3_next
-from mlx_lm.tuner.trainer import default_loss
+import programs.families as families
+from mlx_lm.models import gated_delta, llama, mamba2, qwen3_next, rwkv7
+from mlx_lm.tuner.callbacks import TrainingCallback
+from mlx_lm.tuner.datasets import CacheDataset
+from mlx_lm.tuner.lora import LoRALinear
+from mlx_lm.tuner.trainer import TrainingArgs, default_loss, train
+from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from examples.fine_tune import CLOSE, CONFIGURATIONS, build, difference, gradients
 
+LOOPS = ("mamba", "falcon_mamba", "jamba", "recurrent_gemma", "bailing_moe_linear")
+RECURRENT = (*CONFIGURATIONS, *LOOPS)
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fine_tune.py"
 
 
@@ -39,10 +48,11 @@ def installed() -> Iterator[None]:
 def tiny(name: str) -> tuple[Any, tuple[mx.array, mx.array]]:
     """Return a model in training mode and a batch, in which one row is shorter."""
     mx.random.seed(7)
-    return build(name, 50), (mx.random.randint(0, 50, (2, 14)), mx.array([[1, 13], [3, 9]]))
+    model = build(name, 50) if name in CONFIGURATIONS else families.build(name, vocab_size=50)
+    return model, (mx.random.randint(0, 50, (2, 14)), mx.array([[1, 13], [3, 9]]))
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_training(name: str) -> None:
     model, batch = tiny(name)
     found = gradients(model, batch, ours.loss)
@@ -78,24 +88,27 @@ def test_example() -> None:
     assert done.stdout.count("gradients") == 2 and done.stdout.count("step 20: loss") == 2
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_generation(name: str) -> None:
-    """Generate with a cache in two parts; compare with mlx-lm."""
+    """Generate with a cache, from a prompt in two parts; compare with mlx-lm."""
     model, (tokens, _) = tiny(name)
     model.eval()
 
     def outputs() -> mx.array:
         cache = model.make_cache()
-        parts = [model(tokens[:, :9], cache=cache), model(tokens[:, 9:10], cache=cache)]
+        parts = [model(tokens[:, :9], cache=cache), model(tokens[:, 9:12], cache=cache)]
+        for _ in range(6):
+            parts.append(model(parts[-1][:, -1:].argmax(-1), cache=cache))
         return mx.concatenate(parts, axis=1)
 
     found = outputs()
     ours.uninstall()
     expected = outputs()
     assert mx.abs(found - expected).max().item() < 1e-4 * mx.abs(expected).max().item()
+    assert mx.array_equal(found[:, 11:].argmax(-1), expected[:, 11:].argmax(-1))
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_dtypes(name: str) -> None:
     """A 16-bit model with some float32 parameters keeps its dtypes."""
 
@@ -176,11 +189,321 @@ def test_what_is_replaced() -> None:
     assert mamba2.ssm_update is not ours.ssm_update
 
 
-def test_loss_of_other_models() -> None:
-    model, batch = tiny("rwkv7")
-    expected = default_loss(model, *batch)[0].item()
-    assert ours.loss(model, *batch)[0].item() == pytest.approx(expected, rel=1e-6)
-    quantised, batch = tiny("qwen3_next")
-    mlx.nn.quantize(quantised, 32, 8, class_predicate=lambda path, _: path == "lm_head")
-    expected = default_loss(quantised, *batch)[0].item()
-    assert ours.loss(quantised, *batch)[0].item() == pytest.approx(expected, rel=1e-6)
+def test_modules_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that imported a function before or after install(), under any name."""
+
+    class Lazy(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    ours.uninstall()
+    own = gated_delta.gated_delta_update
+    before, after, same = Lazy("before_install"), Lazy("after_install"), Lazy("same_name")
+    for module in (before, after, same):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, "not_a_module", cast(Any, object()))
+    before.update = before.again = own
+    same.gated_delta_update = len
+    ours.install()
+    after.update = gated_delta.gated_delta_update
+    assert before.update is before.again is after.update is ours.gated_delta_update
+    ours.uninstall()
+    assert before.update is before.again is after.update is own
+    assert same.gated_delta_update is len
+    assert ours.gated_delta_update is not own and ours.REPLACED
+
+
+def test_report(capsys: pytest.CaptureFixture[str]) -> None:
+    model, _ = tiny("qwen3_next")
+    rows = [row for row in ours.report(model) if row.function == "gated_delta_update"]
+    assert [row.path for row in rows] == [f"model.layers.{i}.linear_attn" for i in range(3)]
+    assert {(row.layer, row.replacement, row.reason) for row in rows} == {
+        ("Qwen3NextGatedDeltaNet", "nn.gated_delta", "")
+    }
+    first = capsys.readouterr().out.splitlines()[0].split("  ")
+    assert first[0] == "model.layers.0-2.linear_attn"
+    assert first[-1] == "gated_delta_update -> nn.gated_delta"
+    ours.uninstall()
+    row = ours.report(model)[0]
+    assert row.replacement is None and "uninstall" in row.reason
+
+
+@pytest.mark.parametrize("name", ["mamba", "jamba"])
+def test_many_states(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """nn.selective_scan has at most 64 states, so that mlx-lm computes layers with more."""
+    tokens = mx.array([[1, 2, 3, 4]])
+    for states, replacement in ((64, "nn.selective_scan"), (65, None)):
+        model = families.build(name, state_size=states, mamba_d_state=states)
+        row = ours.report(model)[0]
+        assert row.replacement == replacement and ("64 states" in row.reason) == (states == 65)
+        found = model(tokens)
+        ours.uninstall()
+        assert mx.allclose(found, model(tokens), 1e-4, 1e-4)
+        ours.install()
+    assert "is not replaced: nn.selective_scan has at most 64 states" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module, name", [("bailing_moe_linear", "recurrent_gla"),
+                                          ("recurrent_gemma", "rnn_scan")])  # fmt: skip
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("with_state", [False, True])
+def test_linear_recurrences(module: str, name: str, steps: int, with_state: bool) -> None:
+    """Results, states and gradients, for one step and more, against mlx-lm."""
+    mx.random.seed(1)
+    if name == "rnn_scan":
+        x, a = mx.random.uniform(shape=(2, 2, steps, 3))
+        arguments = [x, a, mx.random.normal((2, 3))]
+    else:
+        arguments = [*mx.random.normal((3, 2, 3, steps, 4)), mx.random.normal((2, 3, 4, 4))]
+    owner = importlib.import_module(f"mlx_lm.models.{module}")
+
+    def outcome(*given: mx.array) -> Any:
+        state = given[-1] if with_state else None
+        decay = [] if name == "rnn_scan" else [-mx.array([1e-6, 0.5, 3.0]), 0.5]
+        return getattr(owner, name)(*given[:-1], *decay, state)
+
+    def total(*given: mx.array) -> mx.array:
+        return sum(mx.sin(result).sum() for result in outcome(*given))
+
+    found = [*outcome(*arguments), *mx.grad(total, [0, 1, 2])(*arguments)]
+    ours.uninstall()
+    expected = [*outcome(*arguments), *mx.grad(total, [0, 1, 2])(*arguments)]
+    assert [a.dtype for a in found] == [a.dtype for a in expected]
+    assert all(mx.allclose(a, b, 1e-5, 1e-5) for a, b in zip(found, expected, strict=True))
+
+
+def test_report_of_own_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Layers of other packages that call mlx-lm's functions, also in inner functions."""
+
+    class Called(mlx.nn.Module):
+        def __call__(self, *args: Any) -> Any:
+            return (lambda: gated_delta.gated_delta_update(*args))()
+
+    class Inherited(rwkv7.Rwkv7TimeMixing):
+        pass
+
+    class Replaced(rwkv7.Rwkv7TimeMixing):
+        def _wkv7(self, *args: Any) -> Any:
+            return args
+
+    class Plain(mlx.nn.Module):
+        pass
+
+    model = Plain()
+    arguments = rwkv7.ModelArgs("rwkv7", 9, 16, 16, 1e-5, 8, 1, 4, 4, 4, 4), 0
+    model.layers = [Called(), Inherited(*arguments), Replaced(*arguments), Plain()]
+    found = {row.path: (row.layer, row.replacement) for row in ours.report(model)}
+    assert found == {
+        "layers.0": ("Called", "nn.gated_delta"),
+        "layers.1": ("Inherited", "nn.wkv7"),
+    }
+    capsys.readouterr()
+    assert ours.report(Plain()) == []
+    assert capsys.readouterr().out == "no layer has a recurrence or a kernel of mlx-lm\n"
+
+
+def test_unreplaced() -> None:
+    """mlx-lm's files with a Metal kernel or a loop over time, and their functions."""
+    models = Path(gated_delta.__file__).parent
+    loops = ("metal_kernel(", "for t in range(", "range(x.shape[1])", "range(n_chunks)")
+    files = {
+        f"mlx_lm.models.{path.stem}"
+        for path in models.glob("*.py")
+        if any(loop in path.read_text() for loop in loops)
+    }
+    assert files == {module for module, _ in (*ours.REPLACED, *ours.UNREPLACED)}
+    for module, name in ours.UNREPLACED:
+        owner = importlib.import_module(module)
+        function = operator.attrgetter(name)(owner)
+        users = [
+            kind for kind in vars(owner).values()
+            if isinstance(kind, type) and ours._uses(kind, (module, name))
+        ]  # fmt: skip
+        assert function and users, name
+
+
+# Models that compute logits without a linear layer, or change them otherwise.
+OWN_LOGITS = {("minicpm", True), ("seed_oss", True), ("talkie", False), ("talkie", True),
+              ("phi3small", False), ("phi3small", True)}  # fmt: skip
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("name", families.FAMILIES)
+def test_loss(name: str, tied: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Loss and gradients of mlx-lm's families against default_loss. Weights are not changed."""
+    model = families.build(name, tie_word_embeddings=tied)
+    before = [weight for _, weight in mlx.utils.tree_flatten(model.parameters())]
+    kinds = [type(layer) for layer in model.modules()]
+    batch = mx.random.randint(0, 40, (2, 14)), mx.array([[1, 13], [3, 9]])
+    row = ours.report(model)[-1]
+    assert (row.replacement is None) == ((name, tied) in OWN_LOGITS), row
+    found = gradients(model, batch, ours.loss)
+    assert difference(found, gradients(model, batch, default_loss)) < CLOSE
+    after = [weight for _, weight in mlx.utils.tree_flatten(model.parameters())]
+    assert all(mx.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert kinds == [type(layer) for layer in model.modules()]
+    assert "default_loss" in capsys.readouterr().out
+
+
+QUANTIZED = [("llama", False), ("llama", True), ("gemma2", True), ("granite", True),
+             ("qwen3_next", False), ("phimoe", False)]  # fmt: skip
+
+
+def quantized(name: str, tied: bool, **keys: Any) -> Any:
+    """Return a model with quantized words, whose other weights are trained."""
+    if name in CONFIGURATIONS:
+        model, _ = tiny(name)
+    else:
+        model = families.build(name, tie_word_embeddings=tied, vocab_size=50)
+    heads = ("lm_head", "embed_tokens")
+    mlx.nn.quantize(model, class_predicate=lambda path, _: path.endswith(heads), **keys)
+    if name == "phimoe":
+        model.lm_head.freeze()  # its bias
+    return model
+
+
+@pytest.mark.parametrize("keys", [{"group_size": 32, "bits": 4}, {"mode": "mxfp8"}], ids=str)
+@pytest.mark.parametrize("block", [1, 2**22])
+@pytest.mark.parametrize("name, tied", QUANTIZED)
+def test_quantized_loss(
+    name: str, tied: bool, block: int, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loss and gradients with a quantized last layer, in training and not, compiled and not."""
+    monkeypatch.setattr(ours, "_BLOCK", block)
+    model = quantized(name, tied, **keys)
+    assert ours.report(model)[-1].replacement == "nn.cross_entropy, in blocks"
+    batch = mx.random.randint(0, 50, (5, 18)), mx.array([[1, 17], [3, 9], [1, 2], [5, 5], [1, 17]])
+    expected = gradients(model, batch, default_loss)
+    assert len(expected) > 10
+    assert difference(gradients(model, batch, ours.loss), expected) < CLOSE
+    model.eval()
+    assert difference(gradients(model, batch, ours.loss), expected) < CLOSE
+    assert ours.loss(model, *batch)[0].item() == pytest.approx(expected["loss"].item(), rel=1e-5)
+    model.train()
+    step = mlx.nn.value_and_grad(model, ours.loss)
+    state = [model.state]
+    compiled = mx.compile(lambda *given: step(model, *given), inputs=state, outputs=state)
+    (mean, _), found = compiled(*batch)
+    found = {"loss": mean, "count": expected["count"], **dict(mlx.utils.tree_flatten(found))}
+    assert difference(found, expected) < CLOSE
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+def test_memory(quantize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits of 4,000 rows and 5,000 words are 80 MB, those of a block 2 MB."""
+    monkeypatch.setattr(ours, "_BLOCK", 2**19)
+    model = families.build("llama", vocab_size=5000, tie_word_embeddings=False)
+    if quantize:
+        mlx.nn.quantize(model, 32, 8, class_predicate=lambda path, _: path == "lm_head")
+    batch = mx.random.randint(0, 5000, (80, 51)), mx.array([[1, 50]] * 80)
+
+    def peak(loss: Any) -> int:
+        mx.eval(model.parameters())
+        mx.clear_cache()
+        mx.reset_peak_memory()
+        start = mx.get_active_memory()
+        gradients(model, batch, loss)
+        return mx.get_peak_memory() - start
+
+    expected = peak(default_loss)
+    assert peak(ours.loss) < (0.2 if quantize else 0.5) * expected
+
+
+def test_adapted_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QLoRA: the adapters of layers, and of the last layer, where they start with zeros."""
+    monkeypatch.setattr(ours, "_BLOCK", 1)
+    batch = mx.random.randint(0, 50, (5, 18)), mx.array([[1, 17]] * 5)
+    model = quantized("llama", False, group_size=32, bits=4)
+    model.freeze()
+    linear_to_lora_layers(model, 2, {"rank": 4, "scale": 2.0, "dropout": 0.0})
+    assert ours.report(model)[-1].layer == "QuantizedLinear"
+    expected = gradients(model, batch, default_loss)
+    assert any("lora_b" in key and value.any() for key, value in expected.items())
+    assert difference(gradients(model, batch, ours.loss), expected) < CLOSE
+    model.lm_head = LoRALinear.from_base(model.lm_head)
+    assert ours.report(model)[-1].replacement is None
+    expected = gradients(model, batch, default_loss)
+    assert expected["lm_head.lora_b"].any()
+    assert difference(gradients(model, batch, ours.loss), expected) < CLOSE
+
+
+@pytest.mark.parametrize("name, weight", [("llama", "scales"), ("phimoe", "bias")])
+def test_trained_weights_of_quantized_layers(name: str, weight: str) -> None:
+    model = quantized(name, name == "llama", group_size=32, bits=8)
+    layer = model.model.embed_tokens if name == "llama" else model.lm_head
+    mlx.nn.Module.unfreeze(layer, keys=[weight], recurse=False)
+    assert "is quantized" in ours.report(model)[-1].reason
+    batch = mx.random.randint(0, 50, (2, 8)), mx.array([[1, 7]] * 2)
+    expected = gradients(model, batch, default_loss)
+    assert any(key.endswith(f".{weight}") and value.any() for key, value in expected.items())
+    assert difference(gradients(model, batch, ours.loss), expected) < CLOSE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y: y + 1,
+        lambda y: mx.where(mx.arange(40) == 7, y - 1, y),
+        lambda y: y - y.max(-1, keepdims=True),
+        lambda y: mx.sigmoid(y),
+        lambda y: y * mx.arange(1, y.shape[1] + 1)[:, None],
+        lambda y: y[..., :39],
+        lambda y: mx.maximum(y, -1000),
+    ],
+)
+def test_changed_logits(change: Any) -> None:
+    """Logits that are neither scaled nor capped: default_loss."""
+
+    class Changed(llama.Model):
+        def __call__(self, tokens: mx.array) -> mx.array:
+            return change(super().__call__(tokens))
+
+    model = families.build("llama")
+    model.__class__ = Changed
+    batch = mx.random.randint(0, 39, (2, 8)), mx.array([[1, 7]] * 2)
+    assert ours.report(model)[-1].replacement is None
+    expected = gradients(model, batch, default_loss)
+    assert difference(gradients(model, batch, ours.loss), expected) < 1e-6
+
+
+def test_loss_after_an_error() -> None:
+    """An error of a model leaves its layers and weights as they were."""
+    model = families.build("gemma2")
+    weights = model.model.embed_tokens.weight
+    with pytest.raises(ValueError):
+        ours.loss(model, mx.zeros((2, 3, 4), mx.int32), mx.array([[1, 2]]))
+    assert type(model.model.embed_tokens) is mlx.nn.Embedding
+    assert model.model.embed_tokens.weight is weights
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "granite"])
+def test_trainer(name: str, tmp_path: Path) -> None:
+    """mlx-lm's trainer, which compiles steps, trains adapters as with its own loss."""
+
+    class Words(list[Any]):
+        def process(self, words: Any) -> Any:
+            return words, 0
+
+    def losses(loss: Any) -> list[float]:
+        model = quantized(name, True, group_size=32, bits=4)
+        model.freeze()
+        linear_to_lora_layers(model, 2, {"rank": 4, "scale": 10.0, "dropout": 0.0})
+        found = []
+
+        class Callback(TrainingCallback):
+            def on_train_loss_report(self, info: Any) -> None:
+                found.append(info["train_loss"])
+
+        arguments = TrainingArgs(
+            **{"batch_size": 2, "iters": 20, "val_batches": 1, "max_seq_length": 32},
+            **{"steps_per_report": 1, "steps_per_eval": 10, "steps_per_save": 100},
+            adapter_file=str(tmp_path / "adapters.safetensors"),
+        )
+        data = CacheDataset(Words([list(range(30))] * 4))
+        optimizer = mlx.optimizers.SGD(0.02)
+        train(model, optimizer, data, data, arguments, loss, training_callback=Callback())
+        return found
+
+    found = losses(ours.loss)
+    assert len(found) == 20 and found[-1] < found[0] - 0.01
+    assert found == pytest.approx(losses(default_loss), rel=1e-4)

@@ -42,7 +42,11 @@ SHAPES = {
         "state": (1, 4, 3, 5),
     },
     "wkv7": {**dict.fromkeys("rwkvab", (1, 2, 2, 4)), "state": (1, 2, 4, 4)},
+    "recurrent_gla": {**dict.fromkeys("qkv", (1, 2, 2, 4)), "g": (2,), "h": (1, 2, 4, 4)},
 }
+STATES = ("state", "h")
+# Arguments that are no arrays, and absent states.
+OTHERS: dict[str, dict[str, Any]] = {"recurrent_gla": {"scale": 0.5, "h": None}}
 
 
 def expected(name: str, arrays: dict[str, mx.array]) -> list[mx.Dtype]:
@@ -51,8 +55,14 @@ def expected(name: str, arrays: dict[str, mx.array]) -> list[mx.Dtype]:
         return [arrays["q"].dtype, mx.float32]
     if name == "ssm_update":
         return [mx.result_type(arrays["hidden_states"], arrays["D"]), mx.float32]
+    if name == "recurrent_gla":
+        return [mx.result_type(*(a for other, a in arrays.items() if other != "g"))] * 2
     first = arrays.get("state", arrays["r"])
     return [arrays["r"].dtype, mx.result_type(first, *(arrays[other] for other in "wkvab"))]
+
+
+class Absent:
+    """A function of mlx-lm that no test calls; all modules with this object are updated."""
 
 
 @pytest.fixture
@@ -62,15 +72,22 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
             -mx.exp(A_log.astype(mx.float32)) * (a + dt_bias)
         )
         step: Any = lambda dt, bias, limit: dt.astype(mx.float32) + bias  # noqa: E731
-        layer = type("Rwkv7TimeMixing", (), {"_wkv7": None})
+        layer = type("Rwkv7TimeMixing", (), {"_wkv7": Absent()})
+        mamba = type("MambaBlock", (), {"_process_sequence": Absent()})
+        jamba = type("JambaMambaMixer", (), {"ssm_step": Absent()})
         for name, content in {
             "mlx_lm": {},
             "mlx_lm.models": {},
-            "mlx_lm.models.gated_delta": {"compute_g": gate, "gated_delta_update": None},
-            "mlx_lm.models.ssm": {"compute_dt": step, "ssm_update": None},
+            "mlx_lm.models.gated_delta": {"compute_g": gate, "gated_delta_update": Absent()},
+            "mlx_lm.models.ssm": {"compute_dt": step, "ssm_update": Absent()},
             "mlx_lm.models.rwkv7": {"Rwkv7TimeMixing": layer},
+            "mlx_lm.models.activations": {"swiglu": Absent()},
+            "mlx_lm.models.mamba": {"MambaBlock": mamba},
+            "mlx_lm.models.jamba": {"JambaMambaMixer": jamba},
+            "mlx_lm.models.recurrent_gemma": {"rnn_scan": Absent()},
+            "mlx_lm.models.bailing_moe_linear": {"recurrent_gla": Absent()},
             "mlx_lm.tuner": {},
-            "mlx_lm.tuner.trainer": {"default_loss": None},
+            "mlx_lm.tuner.trainer": {"default_loss": Absent()},
         }.items():
             module = ModuleType(name)
             vars(module).update(content)
@@ -89,7 +106,8 @@ def functions(ours: ModuleType, name: str) -> Iterator[Callable[..., Any]]:
     """Yield our function with a name, and mlx-lm's if it is installed."""
     layer = type("Layer", (), {"num_heads": 2, "head_dim": 4})
     first = [layer] if name == "wkv7" else []
-    yield lambda **given: getattr(ours, name)(*first, **{"state": None, **given})
+    others = OTHERS.get(name, {"state": None})
+    yield lambda **given: getattr(ours, name)(*first, **{**others, **given})
     if INSTALLED:
         ours.uninstall()
         place = next(place for place, new in ours.REPLACED.items() if new.__name__ == name)
@@ -97,13 +115,13 @@ def functions(ours: ModuleType, name: str) -> Iterator[Callable[..., Any]]:
         for part in place[1].split("."):
             own = getattr(own, part)
         ours.install()
-        yield lambda **given: own(*first, **{"state": None, **given})
+        yield lambda **given: own(*first, **{**others, **given})
 
 
 @pytest.mark.parametrize("with_state", [True, False])
 @pytest.mark.parametrize("name", SHAPES)
 def test_one_argument_of_another_dtype(ours: ModuleType, name: str, with_state: bool) -> None:
-    shapes = {arg: shape for arg, shape in SHAPES[name].items() if with_state or arg != "state"}
+    shapes = {arg: shape for arg, shape in SHAPES[name].items() if with_state or arg not in STATES}
     for function in functions(ours, name):
         for dtype in DTYPES:
             for other, arg in [(other, arg) for other in DTYPES for arg in shapes]:
@@ -133,7 +151,8 @@ def test_states_of_metal_kernels(ours: ModuleType, monkeypatch: pytest.MonkeyPat
     """mlx-lm's Metal kernels keep the dtype of a state; results have the other dtype."""
     monkeypatch.setattr(ours, "_has_kernels", lambda: True)
     half, single = mx.bfloat16, mx.float32
-    for name, shapes in SHAPES.items():
+    for name in ("gated_delta_update", "ssm_update", "wkv7"):
+        shapes = SHAPES[name]
         short = {a: (1, 1, *s[2:]) if s[:2] == (1, 2) and a != "state" else s
                  for a, s in shapes.items()}  # fmt: skip
         if name == "gated_delta_update":
