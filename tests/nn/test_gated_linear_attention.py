@@ -1,0 +1,292 @@
+"""gated_linear_attention, wkv6 and rg_lru against loops over time in NumPy and in MLX's ops."""
+
+import mlx.core as mx
+import mlxops.nn
+import numpy as np
+import pytest
+from ops.accuracy import draw
+
+from mlxgen.testing import LAYOUTS, to_numpy
+
+# In float64, MLX's exp has only the accuracy of float32.
+EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-23}
+# Batch, time, heads, channels of keys, channels of values
+SIZES = [(2, 9, 3, 5, 5), (1, 1, 1, 1, 1), (2, 17, 1, 4, 33), (1, 20, 2, 33, 4), (1, 3, 1, 64, 256)]
+EMPTY = [(2, 0, 3, 4, 2), (0, 3, 2, 4, 4)]
+DECAYS = {"heads": 1, "steps": 3, "channels": 4}
+
+
+def exp(x):
+    """exp, accurate in float64, where MLX's has only float32's accuracy."""
+    return mx.power(mx.array(np.e, mx.float64), x) if x.dtype == mx.float64 else mx.exp(x)
+
+
+def arrays(dtype, shapes, wide=(), seed=0, **ranges):
+    """Return arrays of the given shapes; those of ``wide`` are at least float32."""
+    out = {}
+    for i, (name, shape) in enumerate(shapes.items()):
+        low, high = ranges.get(name, (-1.0, 1.0))
+        own = mx.float64 if dtype == mx.float64 else mx.float32 if name in wide else dtype
+        out[name] = draw(own, shape, low, high, seed=100 * seed + i)[0]
+    return out
+
+
+class GatedLinearAttention:
+    """How to test gated_linear_attention."""
+
+    sizes, empty = SIZES, EMPTY
+
+    def __init__(self, decay="channels"):
+        self.ndim = DECAYS[decay]
+
+    def inputs(self, dtype, size, seed=0):
+        B, T, H, Dk, Dv = size
+        g = {1: (H,), 3: (B, T, H), 4: (B, T, H, Dk)}[self.ndim]
+        shapes = {"q": (B, T, H, Dk), "k": (B, T, H, Dk), "v": (B, T, H, Dv), "g": g}
+        shapes["state"] = (B, H, Dv, Dk)
+        return arrays(dtype, shapes, ("g", "state"), seed, g=(-2.0, -0.01))
+
+    @staticmethod
+    def op(q, k, v, g, state=None):
+        return mlxops.nn.gated_linear_attention(q, k, v, g, state, scale=0.5)
+
+    @staticmethod
+    def loop(q, k, v, g, state=None):
+        B, T, H, Dk = q.shape
+        g = g if g.ndim == 4 else (g[None, None] if g.ndim == 1 else g)[..., None]
+        w = mx.broadcast_to(exp(g), q.shape)
+        S = mx.zeros((B, H, v.shape[-1], Dk), g.dtype) if state is None else state
+        ys = []
+        for t in range(T):
+            S = S * w[:, t, :, None] + v[:, t, :, :, None] * k[:, t, :, None]
+            ys.append(0.5 * (S * q[:, t, :, None]).sum(axis=-1))
+        return mx.stack(ys, axis=1), S
+
+
+class Wkv6:
+    """How to test wkv6."""
+
+    sizes = [(2, 9, 3, 5, 5), (1, 1, 1, 1, 1), (1, 20, 2, 33, 33)]
+    empty = [(2, 0, 3, 4, 4), (0, 3, 2, 4, 4), (2, 3, 0, 4, 4)]
+
+    @staticmethod
+    def inputs(dtype, size, seed=0):
+        B, T, H, D, _ = size
+        shapes = {name: (B, T, H, D) for name in "rwkv"} | {"u": (H, D), "state": (B, H, D, D)}
+        return arrays(dtype, shapes, ("w", "state"), seed, w=(0.2, 1.0))
+
+    @staticmethod
+    def op(*values, **named):
+        return mlxops.nn.wkv6(*values, **named)
+
+    @staticmethod
+    def loop(r, w, k, v, u, state=None):
+        B, T, H, D = r.shape
+        S = mx.zeros((B, H, D, D), w.dtype) if state is None else state
+        ys = []
+        for t in range(T):
+            own = v[:, t, :, :, None] * k[:, t, :, None]
+            ys.append(((S + own * u[:, None]) * r[:, t, :, None]).sum(axis=-1))
+            S = S * w[:, t, :, None] + own
+        return mx.stack(ys, axis=1), S
+
+
+class RgLru:
+    """How to test rg_lru."""
+
+    sizes = [(2, 9, 5), (1, 1, 1), (1, 40, 33)]
+    empty = [(2, 0, 3), (0, 3, 2), (2, 3, 0)]
+
+    @staticmethod
+    def inputs(dtype, size, seed=0):
+        B, T, D = size
+        shapes = dict.fromkeys(("x", "input_gate", "recurrence_gate"), (B, T, D))
+        shapes |= {"param": (D,), "state": (B, D)}
+        gates = dict.fromkeys(("input_gate", "recurrence_gate"), (0.05, 0.95))
+        return arrays(dtype, shapes, ("recurrence_gate", "param", "state"), seed, **gates)
+
+    @staticmethod
+    def op(*values, **named):
+        return mlxops.nn.rg_lru(*values, **named)
+
+    @staticmethod
+    def loop(x, input_gate, recurrence_gate, param, state=None):
+        a = exp(-8 * recurrence_gate * mx.log1p(exp(param)))
+        terms = x * input_gate * mx.sqrt(1 - a * a)
+        h, ys = state, []
+        for t in range(x.shape[1]):
+            h = x[:, 0] * input_gate[:, 0] if h is None else a[:, t] * h + terms[:, t]
+            ys.append(h)
+        return mx.stack(ys, axis=1), h
+
+
+CASES = {
+    **{f"gated {name}": GatedLinearAttention(name) for name in DECAYS},
+    "wkv6": Wkv6(),
+    "rg_lru": RgLru(),
+}
+SIZED = [pytest.param(case, size, id=f"{name} {size}") for name, case in CASES.items()
+         for size in case.sizes]  # fmt: skip
+EMPTY_SIZED = [pytest.param(case, size, id=f"{name} {size}") for name, case in CASES.items()
+               for size in case.empty]  # fmt: skip
+EACH = [pytest.param(case, id=name) for name, case in CASES.items()]
+
+
+def widened(given):
+    return {name: a.astype(mx.float64) for name, a in given.items()}
+
+
+def close(got, exact, factor, dtype):
+    """Compare with an error of the dtype relative to the largest number."""
+    got, exact = to_numpy(got), to_numpy(exact)
+    assert got.shape == exact.shape
+    size = np.abs(exact).max(initial=1)
+    np.testing.assert_allclose(got, exact, rtol=0, atol=factor * EPSILON[dtype] * size)
+
+
+@pytest.mark.parametrize("dtype", EPSILON, ids=str)
+@pytest.mark.parametrize(("case", "size"), SIZED)
+@pytest.mark.parametrize("stateful", [True, False], ids=["state", "no state"])
+def test_values(case, size, dtype, stateful, device):
+    if dtype == mx.float64 and device == mx.gpu:
+        pytest.skip("the GPU has no float64")
+    given = case.inputs(dtype, size)
+    if not stateful:
+        del given["state"]
+    y, last = case.op(**given)
+    with mx.stream(mx.cpu):
+        exact = case.loop(**widened(given))
+    first = next(iter(given.values()))
+    assert y.dtype == first.dtype
+    assert last.dtype == (mx.float64 if dtype == mx.float64 else mx.float32)
+    close(y, exact[0], 20, dtype)
+    close(last, exact[1], 20, dtype)
+
+
+def gradients(fn, given, weights):
+    def loss(*values):
+        y, last = fn(**dict(zip(given, values, strict=True)))
+        return (y * weights[0]).sum() + (last * weights[1]).sum()
+
+    return mx.grad(loss, argnums=list(range(len(given))))(*given.values())
+
+
+@pytest.mark.parametrize("dtype", EPSILON, ids=str)
+@pytest.mark.parametrize(("case", "size"), SIZED)
+@pytest.mark.parametrize("stateful", [True, False], ids=["state", "no state"])
+def test_gradients(case, size, dtype, stateful, device):
+    if dtype == mx.float64 and device == mx.gpu:
+        pytest.skip("the GPU has no float64")
+    given = case.inputs(dtype, size)
+    if not stateful:
+        del given["state"]
+    outputs = case.op(**given)
+    weights = [draw(o.dtype, o.shape, -1.0, 1.0, seed=70 + i)[0] for i, o in enumerate(outputs)]
+    got = gradients(case.op, given, weights)
+    with mx.stream(mx.cpu):
+        wide = [w.astype(mx.float64) for w in weights]
+        exact = gradients(case.loop, widened(given), wide)
+    for name, g, e in zip(given, got, exact, strict=True):
+        assert g.dtype == given[name].dtype
+        close(g, e, 60, dtype)
+
+
+@pytest.mark.parametrize(("case", "size"), EMPTY_SIZED)
+def test_nothing(case, size):
+    given = case.inputs(mx.float32, size)
+    y, last = case.op(**given)
+    assert last.shape == given["state"].shape
+    if y.size == 0 and last.size:
+        np.testing.assert_array_equal(to_numpy(last), to_numpy(given["state"]))
+    got = gradients(case.op, given, [mx.ones_like(y), mx.ones_like(last)])
+    for name, g in zip(given, got, strict=True):
+        assert g.shape == given[name].shape
+        assert np.isfinite(to_numpy(g)).all()
+    del given["state"]
+    y, last = case.op(**given)
+    assert not np.any(to_numpy(last)) or y.size
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_step_by_step(case):
+    """Decoding: the state after one step is the next step's."""
+    given = case.inputs(mx.float32, case.sizes[0])
+    steps = [name for name, a in given.items() if a.ndim > 2 and name != "state"]
+    whole, last = case.op(**given)
+    state = given["state"]
+    for t in range(whole.shape[1]):
+        y, state = case.op(**given | {n: given[n][:, t : t + 1] for n in steps} | {"state": state})
+        close(y, whole[:, t : t + 1], 8, mx.float32)
+    close(state, last, 8, mx.float32)
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_compiled_and_vectorized(case):
+    given = case.inputs(mx.float32, case.sizes[0])
+    others = case.inputs(mx.float32, case.sizes[0], seed=1)
+    pairs = [mx.stack([a, b]) for a, b in zip(given.values(), others.values(), strict=True)]
+    for mapped in (mx.vmap(case.op)(*pairs), mx.compile(mx.vmap(case.op))(*pairs)):
+        for i, one in enumerate((given, others)):
+            for got, wanted in zip(mapped, case.op(**one), strict=True):
+                close(got[i], wanted, 8, mx.float32)
+    compiled = mx.compile(lambda *a: gradients(case.op, dict(zip(given, a, strict=True)), (1, 1)))
+    for got, wanted in zip(compiled(*given.values()), gradients(case.op, given, (1, 1)), strict=True):
+        close(got, wanted, 8, mx.float32)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("case", EACH)
+def test_strides(case, layout):
+    given = {name: layout(a) for name, a in case.inputs(mx.float32, case.sizes[0]).items()}
+    copies = {name: mx.array(np.array(a)) for name, a in given.items()}
+    for got, wanted in zip(case.op(**given), case.op(**copies), strict=True):
+        close(got, wanted, 1, mx.float32)
+
+
+def test_no_decay_and_full_decay():
+    """Decays of 1 sum all steps; decays of 0 keep the last one."""
+    case = GatedLinearAttention("channels")
+    given = case.inputs(mx.float32, (1, 6, 1, 3, 3))
+    y, _ = case.op(**given | {"g": mx.zeros_like(given["g"])})
+    q, k, v, state = (to_numpy(given[n])[0, ..., :] for n in ("q", "k", "v", "state"))
+    sums = state[0] + np.cumsum(v[:, 0, :, None] * k[:, 0, None, :], axis=0)
+    close(y[0, :, 0], mx.array(0.5 * (sums @ q[:, 0, :, None])[..., 0]), 8, mx.float32)
+    y, _ = case.op(**given | {"g": mx.full(given["g"].shape, -mx.inf)})
+    close(y[0, :, 0], mx.array(0.5 * (k * q).sum(axis=-1) * v[:, 0]), 8, mx.float32)
+
+
+def test_gates_at_zero():
+    """A closed recurrence gate keeps the state; gradients stay finite."""
+    given = CASES["rg_lru"].inputs(mx.float32, (1, 4, 3))
+    given["recurrence_gate"] = mx.zeros_like(given["recurrence_gate"])
+    y, last = mlxops.nn.rg_lru(**given)
+    np.testing.assert_array_equal(to_numpy(y[0]), np.tile(to_numpy(given["state"]), (4, 1)))
+    for g in gradients(CASES["rg_lru"].op, given, (mx.ones_like(y), mx.ones_like(last))):
+        assert np.isfinite(to_numpy(g)).all()
+
+
+@pytest.mark.parametrize("half", [mx.float16, mx.bfloat16], ids=str)
+def test_the_exponent_is_accurate_in_half_precision(half):
+    """``1 - a * a`` of a slow decay would be 0 in half precision."""
+    given = CASES["rg_lru"].inputs(half, (1, 3, 2))
+    gate = mx.full((1, 3, 2), 1e-4, half)
+    given |= {"recurrence_gate": gate, "state": mx.zeros((1, 2))}
+    y, _ = mlxops.nn.rg_lru(**given)
+    with mx.stream(mx.cpu):
+        exact, _ = CASES["rg_lru"].loop(**widened(given))
+    np.testing.assert_allclose(to_numpy(y), to_numpy(exact), rtol=4 * EPSILON[half], atol=1e-4)
+
+
+def test_errors():
+    x = mx.zeros((2, 3, 4, 5))
+    with pytest.raises(ValueError, match=r"\[gated_linear_attention\] g must have the shape"):
+        mlxops.nn.gated_linear_attention(x, x, x, mx.zeros((2, 3)))
+    with pytest.raises(ValueError, match="q must have heads"):
+        mlxops.nn.gated_linear_attention(x[:, :, :0], x[:, :, :0], x[:, :, :0], mx.zeros((0,)))
+    wide = mx.zeros((1, 1, 1, 257))
+    with pytest.raises(ValueError, match=r"q and v must have 1 to 256 channels"):
+        mlxops.nn.gated_linear_attention(wide, wide, wide, mx.zeros((1,)))
+    with pytest.raises(ValueError, match=r"\[wkv6\]"):
+        mlxops.nn.wkv6(x, x, x, x, mx.zeros((3, 5)))
+    with pytest.raises(ValueError, match=r"\[rg_lru\]"):
+        mlxops.nn.rg_lru(x[0], x[0], x[0], mx.zeros((4,)))
