@@ -35,7 +35,7 @@ def arrays(dtype, shapes, wide=(), seed=0, **ranges):
 
 
 class GatedLinearAttention:
-    """How to test gated_linear_attention."""
+    """Inputs and references of gated_linear_attention."""
 
     sizes, empty = SIZES, EMPTY
 
@@ -80,7 +80,7 @@ class GatedLinearAttention:
 
 
 class Wkv6:
-    """How to test wkv6."""
+    """Inputs and references of wkv6."""
 
     sizes = ((2, 9, 3, 5, 5), (1, 1, 1, 1, 1), (1, 20, 2, 33, 33))
     empty = ((2, 0, 3, 4, 4), (0, 3, 2, 4, 4), (2, 3, 0, 4, 4))
@@ -118,7 +118,7 @@ class Wkv6:
 
 
 class RgLru:
-    """How to test rg_lru."""
+    """Inputs and references of rg_lru."""
 
     sizes = ((2, 9, 5), (1, 1, 1), (1, 40, 33))
     empty = ((2, 0, 3), (0, 3, 2), (2, 3, 0))
