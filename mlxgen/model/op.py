@@ -224,7 +224,7 @@ class DtypeRule(NamedTuple):
         return self.params[0].dtype is None
 
     def resolve(self, dtype: str) -> str | None:
-        """Return the dtype that an operator converts one to, if it accepts it (runtime/src/op.cpp)."""
+        """Return the dtype to compute with (runtime/src/op.cpp), or None if it is not accepted."""
         if dtype in self.dtypes:
             return dtype
         if dtype not in (*INTEGER, "bool_"):
