@@ -488,7 +488,7 @@ def test_items_of_lists_have_names() -> None:
 
 
 def test_strings_have_no_holes() -> None:
-    """A string is a text, whatever it contains."""
+    """Text in a string never becomes a hole."""
     expr = compiled("x + 1 if name == '$x' else x")
     assert expr.holes == {"x", "name", "stream"}
     assert '"$x"' in samples.written(expr, x="y")
