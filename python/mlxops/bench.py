@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -785,7 +786,7 @@ def machine(compiled: bool) -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "os": platform.platform(),
         "python": platform.python_version(),
-        "mlx": mx.__version__,
+        "mlx": version("mlx"),
         "mlxops": mlxops.__version__,
         "device": device,
         "compile": compiled,
