@@ -46,8 +46,8 @@ PLAIN = """
     qwen3_moe qwen3_vl qwen3_vl_moe recurrent_gemma seed_oss smollm3 solar_open stablelm starcoder2
     talkie telechat3 youtu_llm
 """
-# All families that the tests of the loss cover, and keys of single ones. Their modules have the name
-# of the family, unless `module` names one.
+# All families that the tests of the loss cover, and keys of single ones. Their modules have the
+# name of the family, unless `module` names one.
 FAMILIES: dict[str, dict[str, Any]] = {
     **{name: {} for name in PLAIN.split()},
     "falcon_mamba": {"module": "mamba"},
