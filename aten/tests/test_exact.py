@@ -169,3 +169,10 @@ def test_logarithms_of_0_do_no_harm_where_they_are_ignored() -> None:
 
         assert loss(logs).item() == pytest.approx(0.7)
         assert mx.grad(loss)(logs).tolist() == [[0, -1, 0], [0, 0, 0]]
+
+
+def test_slope_of_a_loss_with_an_unsigned_factor() -> None:
+    x, target = random(4), mx.sign(random(4, seed=1))
+    found = aten.soft_margin_loss_backward(mx.array([2], mx.uint8), x, target, 1)
+    exact = -2 * double(target) * scipy.special.expit(-double(x) * double(target)) / 4
+    np.testing.assert_allclose(double(found), exact, rtol=2e-6)
