@@ -70,6 +70,13 @@ def test_slope_of_digamma_at_its_poles(name: str) -> None:
         np.testing.assert_allclose(found, reflected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["polygamma", "special_polygamma"])
+def test_trigamma_at_its_poles(name: str) -> None:
+    found = getattr(aten, name)(1, mx.array([0.0, -1.0, -30.0, -1e30, 0.5]))
+    assert found.tolist()[:4] == [np.inf] * 4
+    assert found[4].item() == pytest.approx(np.pi**2 / 2, rel=1e-6)
+
+
 @pytest.mark.parametrize("name", ["addcmul", "addcdiv"])
 def test_slopes_of_mixed_precision(name: str) -> None:
     """A gradient of float32 has its digits also where another argument is bfloat16."""

@@ -288,6 +288,7 @@ def at_edges() -> dict[str, list[tuple[Any, ...]]]:
         "atan2": [(torch.zeros(2, 1), torch.tensor([0.0, -0.0, 2.0]), none)],
         "bitwise_left_shift.Tensor": shifts,
         "bitwise_right_shift.Tensor": shifts,
+        "cat": [([torch.zeros(0), torch.zeros(1, 0)], none), ([empty[:, 0], places], 1, none)],
         "clamp": [(special, -1.0, 2, none), (special, nan, none)],
         "clamp.Tensor": [(special, bounds, bounds + 1, none)],
         "clamp_max.Tensor": [(special, bounds, none)],
@@ -319,7 +320,12 @@ def at_edges() -> dict[str, list[tuple[Any, ...]]]:
             *((*arrays, -1.0, 1.0, none) for arrays in slopes),
             (torch.ones(8), special, -1.0, 1.0, none),
         ],
-        "histc": [(torch.arange(12.0), 11, none), (empty, 4, none), (values(3) * 0, 4, none)],
+        "histc": [
+            (torch.arange(12.0), 11, none),
+            (empty, 4, none),
+            (values(3) * 0, 4, none),
+            (values(9) + 3, 3, 3, 3, none),
+        ],
         "histogram.bin_ct": [
             (torch.arange(12.0), 11, none),
             (empty, 3, none),
@@ -384,6 +390,7 @@ def at_edges() -> dict[str, list[tuple[Any, ...]]]:
             (torch.tensor(3.0), {"size": 2}),
             (empty, {"size": 2}),
         ],
+        "polygamma": [(1, poles, none)],
         "range": [(-1.5, 2, none), (0, 5, {"dtype": torch.int64})],
         "searchsorted.Scalar": [(torch.tensor([0.0, 1.0, 2.0]), nan, none)],
         "searchsorted.Tensor": [
@@ -397,11 +404,13 @@ def at_edges() -> dict[str, list[tuple[Any, ...]]]:
         "special_i1": [(large, none)],
         "special_modified_bessel_i0": [(large, none)],
         "special_modified_bessel_i1": [(large, none)],
+        "special_polygamma": [(1, poles, none)],
         "special_psi": [(poles, none)],
         "special_shifted_chebyshev_polynomial_t": [(bytes_[:3], torch.tensor(4), none)],
         "special_spherical_bessel_j0": [(special, none)],
         "sub.Tensor": [(bytes_, bytes_, {"alpha": -3}), (integers, integers, {"alpha": -2})],
         "take": [(torch.zeros(0), torch.zeros(0, 2, dtype=torch.int64), none)],
         "take_along_dim": [(square, places, 1, none)],
+        "threshold": [(integers, 2.5, -0.8, none)],
         "threshold_backward": [(*arrays, 0.5, none) for arrays in slopes],
     }
