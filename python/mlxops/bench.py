@@ -134,6 +134,38 @@ def _wkv7(*arrays: mx.array) -> mx.array:
     return over_time(step, mx.zeros((batch, heads, size, size), arrays[0].dtype), *arrays)
 
 
+def _gated_linear_attention(q: mx.array, k: mx.array, v: mx.array, g: mx.array) -> mx.array:
+    def step(
+        s: mx.array, q: mx.array, k: mx.array, v: mx.array, w: mx.array
+    ) -> tuple[mx.array, mx.array]:
+        s = s * w[..., None, :] + v[..., None] * k[..., None, :]
+        return s, (s @ q[..., None])[..., 0]
+
+    state = mx.zeros((v.shape[0], v.shape[2], v.shape[3], k.shape[3]), v.dtype)
+    return over_time(step, state, q, k, v, mx.exp(g))
+
+
+def _wkv6(r: mx.array, w: mx.array, k: mx.array, v: mx.array, u: mx.array) -> mx.array:
+    def step(
+        s: mx.array, r: mx.array, w: mx.array, k: mx.array, v: mx.array
+    ) -> tuple[mx.array, mx.array]:
+        own = v[..., None] * k[..., None, :]
+        y = ((s + own * u[:, None]) @ r[..., None])[..., 0]
+        return s * w[..., None, :] + own, y
+
+    batch, _, heads, size = r.shape
+    return over_time(step, mx.zeros((batch, heads, size, size), r.dtype), r, w, k, v)
+
+
+def _rg_lru(
+    x: mx.array, input_gate: mx.array, recurrence_gate: mx.array, param: mx.array
+) -> mx.array:
+    a = mx.exp(-8 * recurrence_gate * softplus(param))
+    factor = mx.sqrt(1 - a * a)
+    factor = mx.concatenate([mx.ones_like(factor[:, :1]), factor[:, 1:]], axis=1)
+    return _linear_recurrence(a, x * input_gate * factor)
+
+
 def _ssm_scan(
     x: mx.array, a_log: mx.array, b: mx.array, c: mx.array, d: mx.array, dt: mx.array
 ) -> mx.array:
@@ -368,6 +400,15 @@ _TRAINING = (
         compiled=False,
     ),
     Pair(
+        "nn.gated_linear_attention",
+        lambda *x: nn.gated_linear_attention(*x)[0],
+        _gated_linear_attention,
+        "loop of MLX operations over time",
+        (Argument(_HEADS), _KEYS, Argument(_HEADS), Argument(_HEADS, -0.1, -0.01)),
+        *_STEPS,
+        compiled=False,
+    ),
+    Pair(
         "nn.geglu",
         nn.geglu,
         lambda x, gate: x * gelu(gate),
@@ -452,6 +493,20 @@ _TRAINING = (
         {"B": 1, "T": 2048, "H": 16, "K": 4, "D": 128},
     ),
     Pair(
+        "nn.rg_lru",
+        lambda *x: nn.rg_lru(*x)[0],
+        _rg_lru,
+        "loop of MLX operations over time",
+        (
+            Argument("B T D"),
+            Argument("B T D", 0.1, 0.9),
+            Argument("B T D", 0.1, 0.9),
+            Argument("D", -4, -1),
+        ),
+        *_CHANNELS,
+        compiled=False,
+    ),
+    Pair(
         "nn.rms_norm_gate",
         nn.rms_norm_gate,
         lambda x, gate, w: mx.fast.rms_norm(x, w, 1e-5) * (gate * mx.sigmoid(gate)),
@@ -495,6 +550,21 @@ _TRAINING = (
             Argument("B T 2 D"),
             Argument("H"),
             Argument("B T H", 0.1, 0.9),
+        ),
+        *_STEPS,
+        compiled=False,
+    ),
+    Pair(
+        "nn.wkv6",
+        lambda *x: nn.wkv6(*x)[0],
+        _wkv6,
+        "loop of MLX operations over time",
+        (
+            Argument(_HEADS),
+            Argument(_HEADS, 0.9, 0.99),
+            _KEYS,
+            Argument(_HEADS),
+            Argument("H D"),
         ),
         *_STEPS,
         compiled=False,
