@@ -158,7 +158,7 @@ void require_one_shape(const char* op, const Arrays& inputs) {
 
 int choice(
     const char* op,
-    const char* name,
+    const char* must_be,
     const std::string& value,
     std::initializer_list<const char*> choices) {
   int index = 0;
@@ -171,7 +171,7 @@ int choice(
     ++index;
   }
   throw std::invalid_argument(
-      "[" + std::string(op) + "] " + name + " must be one of " + all +
+      "[" + std::string(op) + "] " + must_be + " one of " + all +
       ", got '" + value + "'.");
 }
 

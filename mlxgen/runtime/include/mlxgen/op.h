@@ -155,14 +155,24 @@ std::vector<Shape> shapes_of(
   }
 }
 
-/** Return the index of a string in `choices`; raise an error if it is not
- * there.
+/**
+ * Return the index of a string in `choices`; raise an error if it is not there.
+ * `must_be` is the start of its message: "mode must be".
  */
 int choice(
     const char* op,
-    const char* name,
+    const char* must_be,
     const std::string& value,
     std::initializer_list<const char*> choices);
+
+/** The same for an optional string, whose index is -1 if there is none. */
+inline int choice(
+    const char* op,
+    const char* must_be,
+    const std::optional<std::string>& value,
+    std::initializer_list<const char*> choices) {
+  return value ? choice(op, must_be, *value, choices) : -1;
+}
 
 ///////////////////////////////////////////////////////////////////////////////
 // Dtypes and shapes of the inputs
