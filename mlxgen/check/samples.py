@@ -61,6 +61,12 @@ def check_samples(context: Context, arguments: Arguments) -> dict[int, Sample]:
             context.error("no_sample", base, name=name)
         if not any(found.values()) and needed <= set(known) == set(sample):
             fitting[i] = sample
+    for arg in context.signature.declared if fitting else ():
+        given = [sample.get(arg.name) for sample in fitting.values()]
+        by_default = not (arg.type.optional or arg.default)
+        covered = any(isinstance(v, ArraySample) or (v is None and by_default) for v in given)
+        if arg.type.is_union and not covered:
+            context.warning("no_array_sample", ("samples",), key=True, name=arg.name)
     if not (context.raw.samples or needed or "samples" in context.left_out):
         fitting[-1] = {}  # by default
     return fitting

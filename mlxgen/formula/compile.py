@@ -664,7 +664,7 @@ class Compiler(Lists):
 
     def contained(self, positive: bool, left: Value, right: Value, node: ast.expr) -> Value:
         """Return the value of ``left in right`` or ``left not in right``."""
-        require(left, right)
+        require(right) if left.kind == "union" else require(left, right)
         if right.kind == "tuple" and right.items:
             op = "Eq" if positive else "NotEq"
             tests = [self.compare(op, left, item, node) for item in right.items]

@@ -543,25 +543,24 @@ def rejected(name: str, param: PythonParam, value: Value) -> Wrong:
 def part_of_union(label: str, arg: Arg, union: Arg, value: Value) -> Cpp:
     """Return the C++ of the string or of the array that is passed for an array or string."""
     name, type, nothing = union.name, union.type, named("std::nullopt")
-    if (None in value.states or value.optional or value.kind == "none") and not type.optional:
-        raise explain.argument(label, name, type.python, replace(value, optional=True))
-    if value.kind == "str" and value.const is None and not value.choices:
-        strings: Iterable[State] = ()  # checked at run time
-    else:
-        strings = [value.const] if value.kind == "str" and value.const is not None else []
-        strings = [*strings, *(value.states - {None, PRESENT}), *value.choices * (not strings)]
+    if None in value.states and not type.optional:
+        raise Wrong("optional_name", value.at, name=value.name)
+    strings: Iterable[State] = value.choices  # others are checked at run time
+    if value.kind == "union":
+        strings = [choice for choice in value.choices if choice in value.states]
+    elif value.kind == "str" and value.const is not None:
+        strings = [value.const]
     for string in strings:
         if string not in type.choices:
             raise explain.choice(constant(string, value.at), name, type.choices)
     is_mode = bool(arg.mode_of)
     if value.kind == "union":
         return value.mode if is_mode else value.cpp
-    if value.kind in ("str", "none"):
-        return value.cpp if is_mode else nothing
-    fitted = fit(value, "array", type.optional)
+    slot = "str" if value.kind == "str" else "array"
+    fitted = fit(value, slot, type.optional)
     if fitted is None:
         raise explain.argument(label, name, type.python, value)
-    return nothing if is_mode else fitted
+    return fitted if is_mode == (slot == "str") else nothing
 
 
 def choose(name: str, overloads: Mapping[str, Signature], args: Args) -> str:

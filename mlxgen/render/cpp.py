@@ -37,7 +37,7 @@ from ..model.op import (
     metal_stem,
     shown_axes,
 )
-from ..model.signature import Arg
+from ..model.signature import Arg, quoted
 
 # Control characters as octal escapes, the only escapes with a fixed length.
 _ESCAPES = {c: f"\\{c:03o}" for c in (*range(32), 127)}
@@ -122,8 +122,9 @@ def binding_type(p: Parameter) -> str:
 
 def mode_text(arg: Arg) -> str:
     """Return the documentation of the string that replaces an array; empty for other arguments."""
-    only = f"``{arg.type.listed_choices}``" if len(arg.type.choices) == 1 else arg.type.listed_choices
-    return f"{only}, in place of ``{arg.mode_of}``." if arg.mode_of else ""
+    several = "One of " * (len(arg.type.choices) > 1)
+    listed = ", ".join(f"``{quoted(choice)}``" for choice in arg.type.choices)
+    return f"{several}{listed}, in place of ``{arg.mode_of}``." if arg.mode_of else ""
 
 
 def cast(p: Parameter, kernel: Kernel) -> bool:

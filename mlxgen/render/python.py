@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..model.op import Form, GradKind, Op
-from ..model.signature import Arg, Type
+from ..model.signature import Type
 from .reference import DocumentedArgument, arguments, python_args, results
 
 
@@ -71,16 +71,13 @@ def check_samples(op: Op) -> Sequence[Mapping[str, Any]]:
         found = [{}]
     for arg in op.signature.declared if found else ():
         if arg.type.is_union:
-            found += [{**found[0], arg.name: value} for value in _uncovered(op, arg)]
+            default = arg.default.value if arg.default else None
+            given = [sample.get(arg.name, default) for sample in found]
+            missing: list[Any] = [string for string in arg.type.choices if string not in given]
+            if not op.entry.samples and (arg.type.optional or arg.default):
+                missing.append({})
+            found += [{**found[0], arg.name: value} for value in missing]
     return found
-
-
-def _uncovered(op: Op, arg: Arg) -> list[Any]:
-    """Return the strings of an array or string that no sample has, and an array."""
-    given = [sample.get(arg.name) for sample in op.entry.samples]
-    strings = [string for string in arg.type.choices if string not in given]
-    passed = given or not (arg.type.optional or arg.default)
-    return [*strings, *([] if passed else [{}])]
 
 
 def gradient_summary(op: Op) -> str:

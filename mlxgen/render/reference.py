@@ -44,6 +44,7 @@ def documented(op: Op, arg: Arg) -> DocumentedArgument:
     array = "list(array)" if type.kind is Kind.ARRAYS and not type.variadic else "array"
     of_arrays = type.is_array and not type.is_union
     text = mode_text(arg) or ("Input array." if of_arrays else "")
+    text = "Input array, or one of these strings." if type.is_union else text
     return DocumentedArgument(
         name=arg.name,
         type=array if of_arrays else type.python,
