@@ -593,6 +593,7 @@ class Compiler(Lists):
         )
         self.always |= sides[0] & sides[1]
         test = condition(test)
+        require(*(value for value in (yes, no) if value.kind == "union"))
         case = self.assumed.get(test.cpp)
         at = node if case is None else node.body if case else node.orelse
         numbers = "scalar" if "scalar" in (yes.kind, no.kind) else "float"
@@ -606,7 +607,7 @@ class Compiler(Lists):
                 return Value(kind, ternary(test.cpp, a, b), at, count=count, fact=fact)
         kind = no.kind if yes.kind == "none" else yes.kind
         optional = yes.optional or no.optional or "none" in (yes.kind, no.kind)
-        unwritten = kind in ("tuple", "category", "finfo", "union") or (optional and kind not in CPP_TYPES)
+        unwritten = kind in ("tuple", "category", "finfo") or (optional and kind not in CPP_TYPES)
         if not {yes.kind, no.kind} <= {kind, "none"} or unwritten:
             raise Wrong("branches", node, "+".join(sorted((yes.kind, no.kind))), yes=yes, no=no)
         # Both have the same kind; one or both may be None.

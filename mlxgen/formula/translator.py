@@ -425,21 +425,22 @@ class Translator:
         stream = self.stream(args.node)
         bound = bind([entry_param(arg) for arg in signature.declared], args)
 
-        def part(arg: Arg) -> str | Cpp:
-            value = bound.get(arg.declared.name if arg.declared else arg.name)
+        def given(arg: Arg) -> Sequence[str | Cpp]:
+            value = bound.get(arg.name)
             if value is None and arg.type.variadic:
                 value = Value("tuple", NOTHING, args.node)
             if value is None:
-                return arg.default.cpp if arg.default is not None else ""
-            if arg.declared:
-                return part_of_union(name, arg, arg.declared, value)
+                defaults = (own.default for own in signature.args if (own.declared or own) is arg)
+                return [default.cpp if default is not None else "" for default in defaults]
+            if arg.type.is_union:
+                return string_and_array(name, arg, value)
             fitted = fit_type(value, arg.type)
             if fitted is None:
                 raise explain.argument(name, arg.name, arg.type.python, value)
-            return fitted
+            return [fitted]
 
-        parts = self.each(part, signature.args)
-        called = call(function, *parts, stream)
+        parts = self.each(given, signature.declared)
+        called = call(function, *(part for parts_of in parts for part in parts_of), stream)
         count = len(signature.outputs)
         kind = "array" if count == 1 and signature.outputs[0].type.kind is Kind.ARRAY else "arrays"
         return Value(kind, called, args.node, count=count if count > 1 else None), bound
@@ -540,9 +541,9 @@ def rejected(name: str, param: PythonParam, value: Value) -> Wrong:
     return explain.argument(name, param.name, param.annotation, value)
 
 
-def part_of_union(label: str, arg: Arg, union: Arg, value: Value) -> Cpp:
-    """Return the C++ of the string or of the array that is passed for an array or string."""
-    name, type, nothing = union.name, union.type, named("std::nullopt")
+def string_and_array(label: str, arg: Arg, value: Value) -> tuple[Cpp, Cpp]:
+    """Return the C++ of the two arguments for an array or string."""
+    name, type, nothing = arg.name, arg.type, named("std::nullopt")
     if None in value.states and not type.optional:
         raise Wrong("optional_name", value.at, name=value.name)
     strings: Iterable[State] = value.choices  # others are checked at run time
@@ -553,14 +554,13 @@ def part_of_union(label: str, arg: Arg, union: Arg, value: Value) -> Cpp:
     for string in strings:
         if string not in type.choices:
             raise explain.choice(constant(string, value.at), name, type.choices)
-    is_mode = bool(arg.mode_of)
     if value.kind == "union":
-        return value.mode if is_mode else value.cpp
+        return value.mode, value.cpp
     slot = "str" if value.kind == "str" else "array"
     fitted = fit(value, slot, type.optional)
     if fitted is None:
         raise explain.argument(label, name, type.python, value)
-    return fitted if is_mode == (slot == "str") else nothing
+    return (fitted, nothing) if slot == "str" else (nothing, fitted)
 
 
 def choose(name: str, overloads: Mapping[str, Signature], args: Args) -> str:
