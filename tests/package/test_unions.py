@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import json
 import re
 from pathlib import Path
@@ -53,6 +54,9 @@ YAML = """
     by_default(x), scaled(x, by if by is not None and by != "minus" else None)])
 - signature: 'placed(x: array, by: array | Literal["a"], /, *, by_mode: float = 1) -> array'
   composite: x * by_mode if by == "a" else x * by
+- signature: 'named(x: array, by: array | Literal["minus"] | None = None) -> array'
+  let: {minus: by == "minus", same: by, factor: 1 if minus else 2}
+  composite: -x if minus else x if same is None else factor * x * same
 - {name: pick_list, python_name: pick, signature: "pick(x: array, n: list[int]) -> array",
   composite: x + len(n), samples: {n: [1]}}
 - name: pick_union
@@ -62,6 +66,10 @@ YAML = """
 - {name: pick_text, python_name: pick, signature: "pick(x: array, *, t: str) -> array",
   composite: 'x + (1 if t == "b" else 2)', samples: {t: b}}
 """
+# The example of docs/language.md: its entry and its calls.
+PAGE = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("\n### Arrays or strings\n")[2].partition("\n### ")[0]
+YAML += "".join(re.findall(r"^```yaml\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL))
 CPP = """
 template <typename T>
 void masked(mlxgen::In<T> x, int mode, mlxgen::In<T> mask, double fill, mlxgen::Out<T> out) {
@@ -158,6 +166,11 @@ def test_formulas_pass_it_on(ops) -> None:
         ops.passed(X, None, "third")
 
 
+def test_named_subexpressions(ops) -> None:
+    assert same(ops.named(X), X) and same(ops.named(X, "minus"), -X)
+    assert same(ops.named(X, Y), 2 * X * Y)
+
+
 def test_overloads(ops) -> None:
     assert same(ops.pick(X, "a"), X) and same(ops.pick(X, Y), X * Y) and same(ops.pick(X, 2), X * 2)
     assert same(ops.pick(X, [1, 2]), X + 2) and same(ops.pick(X, t="b"), X + 1)
@@ -214,6 +227,14 @@ def test_generated_checks_cover_strings_and_arrays(ops) -> None:
         key = {"attend": "mask", "gated": "gate"}.get(name, "by")
         given = [sample.get(key) for sample in samples]
         assert ["array" if isinstance(value, dict) else value for value in given] == expected
+
+
+def test_the_example_of_the_page(ops) -> None:
+    (example,) = re.findall(r"^```pycon\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+    with mx.stream(mx.cpu):
+        names = {"mx": mx, "ops": ops}
+        test = doctest.DocTestParser().get_doctest(example, names, "language.md", None, 0)
+        assert doctest.DocTestRunner().run(test).failed == 0 and len(test.examples) == 6
 
 
 def test_table_of_operators(ops) -> None:

@@ -157,21 +157,23 @@ std::vector<Shape> shapes_of(
 
 /**
  * Return the index of a string in `choices`; raise an error if it is not there.
- * `must_be` is the start of its message: "mode must be".
+ * With `or_array` the error says that the argument can also be an array.
  */
 int choice(
     const char* op,
-    const char* must_be,
+    const char* name,
     const std::string& value,
-    std::initializer_list<const char*> choices);
+    std::initializer_list<const char*> choices,
+    bool or_array = false);
 
 /** The same for an optional string, whose index is -1 if there is none. */
 inline int choice(
     const char* op,
-    const char* must_be,
+    const char* name,
     const std::optional<std::string>& value,
-    std::initializer_list<const char*> choices) {
-  return value ? choice(op, must_be, *value, choices) : -1;
+    std::initializer_list<const char*> choices,
+    bool or_array = false) {
+  return value ? choice(op, name, *value, choices, or_array) : -1;
 }
 
 ///////////////////////////////////////////////////////////////////////////////
