@@ -645,8 +645,8 @@ class Compiler(Lists):
         if found is not None:
             return found
         equality = sign in ("==", "!=")
-        if equality and {left.kind, right.kind} == {"union", "str"}:
-            union, string = (left, right) if left.kind == "union" else (right, left)
+        union, string = (right, left) if left.kind == "str" else (left, right)
+        if equality and union.mode.parts and string.kind == "str":  # also if it is known to differ
             require(string)
             if string.const is not None and string.const not in union.choices:
                 raise explain.choice(string, union.name or "this", union.choices)
@@ -665,7 +665,7 @@ class Compiler(Lists):
 
     def contained(self, positive: bool, left: Value, right: Value, node: ast.expr) -> Value:
         """Return the value of ``left in right`` or ``left not in right``."""
-        require(right) if left.kind == "union" else require(left, right)
+        require(right) if left.mode.parts else require(left, right)
         if right.kind == "tuple" and right.items:
             op = "Eq" if positive else "NotEq"
             tests = [self.compare(op, left, item, node) for item in right.items]

@@ -157,8 +157,8 @@ class Value:
     fact: Any = None  # an array's Fact; for a list, the Fact of each or of all; a shape's rank
     cases: tuple[Cpp, Value, Value] | None = None  # a conditional value: test, and both values
     used: tuple[int, int] = (0, 0)  # for an item of a list: its part of Translator.used
-    mode: Cpp = Cpp((), 0, 0)  # of a union: its optional string; `cpp` is its optional array
-    states: frozenset[State] = frozenset()  # of a union: what it can be
+    mode: Cpp = Cpp((), 0, 0)  # of a union, or its array: the optional string
+    states: frozenset[State] = frozenset()  # of a union, whose `cpp` is its optional array
 
     @property
     def text(self) -> str:
@@ -270,7 +270,7 @@ def remaining(value: Value, states: frozenset[State]) -> Value:
     if strings and PRESENT in states:
         return replace(value, states=states)
     if not strings and PRESENT in states:
-        array = replace(value, kind="array", optional=True, choices=(), states=frozenset())
+        array = replace(value, kind="array", optional=True, states=frozenset())
         return array if None in states else dereferenced(array)
     if not strings:
         return constant(None, value.at)

@@ -258,8 +258,8 @@ class Subject:
     def keywords(self, arrays: Sequence[mx.array]) -> dict[str, Any]:
         """Return the arguments of a call: these arrays and the other values of the sample."""
         kinds = {arg["name"]: arg["kind"] for arg in self.op["args"]}
-        arrays = (arg for arg in self.op["args"] if arg["kind"] == "array")
-        out: dict[str, Any] = {arg["name"]: None for arg in arrays if not _is_by_default(arg)}
+        absent = [a for a in self.op["args"] if a["kind"] == "array" and not _is_by_default(a)]
+        out: dict[str, Any] = {arg["name"]: None for arg in absent}
         sample = self.case.sample
         for name, kind in kinds.items():
             if kind == "list of optional arrays" and sample.get(name) is not None:
@@ -404,7 +404,6 @@ class Subject:
         return True
 
 
-@cache
 def _is_by_default(arg: Mapping[str, Any]) -> bool:
     """Return true for an array or string that has its default if a sample omits it."""
     return bool(arg.get("choices")) and arg["has_default"]
@@ -417,6 +416,7 @@ def _is_passed(arg: Mapping[str, Any], given: Any) -> bool:
     return not isinstance(given, str)
 
 
+@cache
 def _entries(package: ModuleType) -> list[dict[str, Any]]:
     text = importlib.resources.files(package).joinpath("ops.json").read_text("utf-8")
     entries: list[dict[str, Any]] = json.loads(text)

@@ -252,7 +252,7 @@ FALSE: list[tuple[str, dict[str, Any], str]] = [
         "masks",
         {"gate": "open", "mask": InC('"none", x_value')},
         "[masks] mask cannot be both an array and a string. "
-        "Got mask_mode: none, mask: float32 (2, 3).",
+        "Got mask_mode: 'none', mask: float32 (2, 3).",
     ),
     (
         "lists",

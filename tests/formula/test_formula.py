@@ -176,6 +176,10 @@ def check_cpp(source: str, folder: Path) -> None:
             "y if mask == 'full' or mask == 'causal' else mask if mask is not None else x",
             'mask_mode == "full" || mask_mode == "causal" ? y : (mask.has_value() ? *mask : x)',
         ),
+        (
+            "x if bias == 'none' else bias if bias != 'none' else y",
+            'bias_mode == "none" ? x : (bias_mode != "none" ? *bias : y)',
+        ),
         ("masked(x, mask)", "ops::masked(x, mask_mode, mask, s)"),
         ("masked(x, bias)", "ops::masked(x, bias_mode, bias, s)"),
         ("masked(x, 'full')", 'ops::masked(x, "full", std::nullopt, s)'),
