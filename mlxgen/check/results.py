@@ -223,7 +223,7 @@ def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
 
 
 def _all_absent(tests: Sequence[ast.expr], array: str) -> bool:
-    """Return whether all conditions are about the absence of an array: ``x is None or x == 'a'``."""
+    """Return whether all conditions are absences of an array: ``x is None`` or ``x == 'a'``."""
 
     def is_absence(test: ast.expr) -> bool:
         match test:

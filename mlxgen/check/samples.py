@@ -293,9 +293,7 @@ def _drawn(rule: DtypeRule, sample: Mapping[str, Any]) -> Iterator[tuple[Path, A
         value = sample.get(p.name)
         listed = [_USUAL, _USUAL] if value is None else value
         if not p.is_list:
-            declared = p.arg.declared or p.arg
-            absent = declared.type.optional or (p.arg.declared and declared.default)
-            listed = [] if value is None and absent else [value or _USUAL]
+            listed = [] if value is None and p.type.optional else [value or _USUAL]
         for i, given in enumerate(listed):
             dtype = "bool_" if given.dtype == "bool" else given.dtype or usual
             yield (p.name, i) if p.is_list else (p.name,), given, dtype

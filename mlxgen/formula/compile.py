@@ -38,17 +38,17 @@ from .facts import Need as Need
 from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
 from .source import Formula, parsed
-from .translator import Facts, Report
+from .translator import Facts, Report, both
 from .translator import Let as Let
 from .translator import Name as Name
 from .translator import Scope as Scope
-from .translator import both
 from .translator import names_of as names_of
 from .values import (
     CPP_TYPES,
     INT64_MAX,
     INT_MAX,
     LEVEL,
+    NOTHING,
     PRESENT,
     Cpp,
     State,
@@ -565,9 +565,8 @@ class Compiler(Lists):
         match node:
             case ast.Name(name) if holds:  # None is false
                 return {name: frozenset({(frozenset({None}), False)})}
-            case (
-                ast.Compare(ast.Name(name), [op], [other])
-                | ast.Compare(other, [ast.Eq() | ast.NotEq() as op], [ast.Name(name)])
+            case ast.Compare(ast.Name(name), [op], [other]) | ast.Compare(
+                other, [ast.Eq() | ast.NotEq() as op], [ast.Name(name)]
             ):
                 states = _states(op, other)
                 is_positive = isinstance(op, ast.Is | ast.Eq | ast.In)
@@ -646,7 +645,7 @@ class Compiler(Lists):
             return found
         equality = sign in ("==", "!=")
         union, string = (right, left) if left.kind == "str" else (left, right)
-        if equality and union.mode.parts and string.kind == "str":  # also if it is known to differ
+        if equality and union.mode is not NOTHING and string.kind == "str":  # also if it is known to differ
             require(string)
             if string.const is not None and string.const not in union.choices:
                 raise explain.choice(string, union.name or "this", union.choices)
@@ -665,7 +664,7 @@ class Compiler(Lists):
 
     def contained(self, positive: bool, left: Value, right: Value, node: ast.expr) -> Value:
         """Return the value of ``left in right`` or ``left not in right``."""
-        require(right) if left.mode.parts else require(left, right)
+        require(right) if left.mode is not NOTHING else require(left, right)
         if right.kind == "tuple" and right.items:
             op = "Eq" if positive else "NotEq"
             tests = [self.compare(op, left, item, node) for item in right.items]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -579,7 +578,7 @@ def kinds_of(value: Value) -> frozenset[str]:
     if value.kind == "scalar":
         return frozenset({*NUMBERS} - {"scalar"} | ({"none"} if value.optional else set()))
     if value.kind == "union":
-        kinds = {None: "none", PRESENT: "array"}
+        kinds: dict[State, str] = {None: "none", PRESENT: "array"}
         return frozenset(kinds.get(state, "str") for state in value.states)
     kind = {"shape": "ints", "axes": "ints", "arrays": "arrays"}.get(value.kind, value.kind)
     if kind == "tuple":

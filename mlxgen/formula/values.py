@@ -157,7 +157,7 @@ class Value:
     fact: Any = None  # an array's Fact; for a list, the Fact of each or of all; a shape's rank
     cases: tuple[Cpp, Value, Value] | None = None  # a conditional value: test, and both values
     used: tuple[int, int] = (0, 0)  # for an item of a list: its part of Translator.used
-    mode: Cpp = Cpp((), 0, 0)  # of a union, or its array: the optional string
+    mode: Cpp = NOTHING  # of a union, or its array: the optional string
     states: frozenset[State] = frozenset()  # of a union, whose `cpp` is its optional array
 
     @property

@@ -255,11 +255,19 @@ def split(args: Sequence[Arg], taken: Iterable[str]) -> tuple[Arg, ...]:
 
 
 def parted(args: Sequence[Arg], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of declared arguments by the names of the operator's arguments."""
+    """Return a sample of declared arguments by the names of the operator's arguments.
+
+    A required array or string that it omits is an array.
+    """
     found = dict(values)
     for arg in args:
-        if arg.mode_of in values and isinstance(values[arg.mode_of], str):
-            found |= {arg.name: values[arg.mode_of], arg.mode_of: None}
+        if arg.declared is not None and arg.mode_of:
+            optional = arg.declared.type.optional or arg.declared.default
+            value = values.get(arg.mode_of, None if optional else {})
+            if isinstance(value, str):
+                found |= {arg.name: value, arg.mode_of: None}
+            elif value is not None:
+                found[arg.mode_of] = value
     return found
 
 

@@ -69,8 +69,8 @@ class _Parser(Types):
         if not named and len(outputs) == 1 and any(arg.name == "out" for arg in args):
             outputs = [outputs[0]._replace(name="output")]
         returned = {output.name for output in outputs}
-        args = split(self.checked(args, returned), returned)
-        return Signature(op, args, tuple(outputs), named, named_args, in_python)
+        every = split(self.checked(args, returned), returned)
+        return Signature(op, every, tuple(outputs), named, named_args, in_python)
 
     def own_name(self) -> tuple[str | None, str | None]:
         """Parse the operator's name, if any, and its name in Python, if that differs."""

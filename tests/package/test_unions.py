@@ -50,8 +50,8 @@ YAML = """
   composite: scaled(x, by)
 - signature: 'passed(x: array, by: array | Literal["minus"] | None, t: str = "minus") -> array'
   composite: >-
-    stack([scaled(x, by), scaled(x, t), scaled(x, "twice"), scaled(x), scaled(x, x), scaled(x, None),
-    by_default(x), scaled(x, by if by is not None and by != "minus" else None)])
+    stack([scaled(x, by), scaled(x, t), scaled(x, "twice"), scaled(x), scaled(x, x),
+    scaled(x, None), by_default(x), scaled(x, by if by is not None and by != "minus" else None)])
 - signature: 'placed(x: array, by: array | Literal["a"], /, *, by_mode: float = 1) -> array'
   composite: x * by_mode if by == "a" else x * by
 - signature: 'named(x: array, by: array | Literal["minus"] | None = None) -> array'

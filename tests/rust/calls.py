@@ -42,8 +42,8 @@ def _parts(
     array = {**arg, "choices": [], "optional": True}
     given = {}
     if name in values:
-        is_string = isinstance(values[name], str)
-        given = {mode: values[name] if is_string else None, name: None if is_string else values[name]}
+        value = values[name]
+        given = {mode: value, name: None} if isinstance(value, str) else {mode: None, name: value}
     return [(string, given), (array, given)]
 
 

@@ -173,7 +173,8 @@ int choice(
   }
   throw std::invalid_argument(
       "[" + std::string(op) + "] " + name + " must be " +
-      (or_array ? "an array or " : "") + "one of " + all + ", got '" + value + "'.");
+      (or_array ? "an array or " : "") + "one of " + all + ", got '" + value +
+      "'.");
 }
 
 std::vector<Named> named(const char* name, const Arrays& arrays) {
