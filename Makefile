@@ -10,8 +10,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 PYTEST_ARGS ?=
 ACCURACY_ARGS ?=
-# Whole files, in the order that tests/conftest.py defines.
-PARALLEL := --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+# Whole files, in the order that tests/conftest.py defines. A process that ends is the last failure,
+# because pytest-xdist would start its whole file again.
+PARALLEL := --numprocesses=auto --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
   $(shell find csrc kernels python mlxgen -type f \

@@ -234,7 +234,7 @@ def _call_problems(
         several = len({dtype for *_, dtype in drawn}) > 1  # MLX promotes them
         for path, given, dtype in drawn:
             yield from (((*path, *at), problem) for at, problem in _invalid_numbers(given, dtype))
-            resolved = _resolved(rule, dtype)
+            resolved = rule.resolve(dtype)
             if not (resolved or several):
                 known = ", ".join(rule.dtypes)
                 yield (*path, "dtype"), f"{dtype} is not one of its dtypes ({known})"
@@ -297,18 +297,6 @@ def _drawn(rule: DtypeRule, sample: Mapping[str, Any]) -> Iterator[tuple[Path, A
         for i, given in enumerate(listed):
             dtype = "bool_" if given.dtype == "bool" else given.dtype or usual
             yield (p.name, i) if p.is_list else (p.name,), given, dtype
-
-
-def _resolved(rule: DtypeRule, dtype: str) -> str | None:
-    """Return the dtype that the operator converts one to, if it accepts it (runtime/src/op.cpp)."""
-    if dtype in rule.dtypes:
-        return dtype
-    if dtype not in (*INTEGER, "bool_"):
-        return None
-    if rule.integers is Integers.FLOAT32:
-        return "float32"
-    kept = rule.integers is Integers.KEEP and len(rule.dtypes) == 1 and rule.dtypes[0] in INTEGER
-    return rule.dtypes[0] if kept else None
 
 
 def _extents(given: ArraySample) -> tuple[int, ...]:

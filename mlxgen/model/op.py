@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
 from .cpp import CppType
-from .dtypes import DTYPES, metal_name
+from .dtypes import DTYPES, INTEGER, metal_name
 from .signature import Arg, Kind, Output, Signature, Type
 
 
@@ -222,6 +222,19 @@ class DtypeRule(NamedTuple):
     def promotes(self) -> bool:
         """True if its arguments are promoted together."""
         return self.params[0].dtype is None
+
+    def resolve(self, dtype: str) -> str | None:
+        """Return the dtype to compute with (runtime/src/op.cpp), or None if it is not accepted."""
+        if dtype in self.dtypes:
+            return dtype
+        if dtype not in (*INTEGER, "bool_"):
+            return None
+        if self.integers is Integers.FLOAT32:
+            return "float32"
+        kept = (
+            self.integers is Integers.KEEP and len(self.dtypes) == 1 and self.dtypes[0] in INTEGER
+        )
+        return self.dtypes[0] if kept else None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+from evaluation import in_thread
 
 from mlxgen.testing.cases import Subject
 
@@ -79,6 +80,7 @@ class Call:
     results: bool = True  # false: the pointers to the results are NULL
     error: str = ""  # the message, for a call that Python cannot make
 
+    @in_thread
     def expected(self) -> bytes:
         """Return the result of the call in Python, or its error."""
         if self.error:

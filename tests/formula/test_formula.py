@@ -242,6 +242,10 @@ def test_arrays(text: str, expected: str | None) -> None:
         ("n / 2", Want(Kind.FLOAT), "static_cast<double>(n) / 2"),
         ("1 / n", Want(Kind.FLOAT), "1.0 / n"),
         ("-inf", Want(Kind.FLOAT), "-mlxgen::inf"),
+        ("-(-alpha)", Want(Kind.FLOAT), "-(-alpha)"),
+        ("-(-n)", Want(Kind.INT), "-(-int64_t(n))"),
+        ("n - -n", Want(Kind.INT), "n - -int64_t(n)"),
+        ("not (not flag)", Want(Kind.BOOL), "!!flag"),
         ("x.ndim == 2", Want(Kind.BOOL), "mlxgen::ndim(x) == 2"),
         ("x.ndim == n", Want(Kind.BOOL), "mlxgen::ndim(x) == n"),
         ("0 < n <= 3", Want(Kind.BOOL), "0 < n && n <= 3"),
@@ -545,7 +549,7 @@ def test_items_of_lists_have_names() -> None:
 
 
 def test_strings_have_no_holes() -> None:
-    """A string is a text, whatever it contains."""
+    """Text in a string never becomes a hole."""
     expr = compiled("x + 1 if name == '$x' else x")
     assert expr.holes == {"x", "name", "stream"}
     assert '"$x"' in samples.written(expr, x="y")

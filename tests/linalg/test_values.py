@@ -6,6 +6,7 @@ import mlxops
 import numpy as np
 import pytest
 import scipy.linalg
+from evaluation import in_thread
 from linalg.functions import adjoint
 
 from mlxgen.testing import to_numpy
@@ -304,6 +305,7 @@ def test_empty_systems():
     assert ops.norm(mx.zeros((2, 0, 3)), "nuc", axis=(1, 2)).tolist() == [0, 0]
 
 
+@in_thread
 def test_singular():
     singular = array([[1.0, 2], [2, 4]])
     for function in (

@@ -5,6 +5,7 @@ import re
 import mlx.core as mx
 import numpy as np
 import pytest
+from evaluation import in_thread
 
 from mlxgen import testing
 from mlxgen.testing.compare import to_numpy
@@ -313,10 +314,12 @@ def inverse(x):
     return mx.linalg.inv(x, stream=mx.cpu)
 
 
+@in_thread
 def test_an_error_for_every_layout_passes():
     testing.check_layouts(testing.Function(inverse, "op", ("x",)), INVERTIBLE)
 
 
+@in_thread
 def test_error_for_contiguous_arguments_only():
     def op(x):
         repeated = 0 in np.array(x, copy=False).strides
@@ -326,6 +329,7 @@ def test_error_for_contiguous_arguments_only():
         testing.check_layouts(testing.Function(op, "op", ("x",)), INVERTIBLE)
 
 
+@in_thread
 def test_an_error_of_the_evaluation_is_raised():
     for _ in range(20):
         with pytest.raises(RuntimeError, match="LU factorization failed"):
