@@ -645,7 +645,8 @@ class Compiler(Lists):
             return found
         equality = sign in ("==", "!=")
         union, string = (right, left) if left.kind == "str" else (left, right)
-        if equality and union.mode is not NOTHING and string.kind == "str":  # also if it is known to differ
+        of_union = union.mode is not NOTHING  # even if it is known to be an array
+        if equality and of_union and string.kind == "str":
             require(string)
             if string.const is not None and string.const not in union.choices:
                 raise explain.choice(string, union.name or "this", union.choices)
