@@ -232,7 +232,7 @@ def at_edges() -> dict[str, list[tuple[Any, ...]]]:
     halves = torch.tensor([1.0, nan, 3.0, 2.0, nan, 0.5, 7.0], dtype=torch.float16)
     bytes_ = torch.tensor([0, 1, 2, 200, 255], dtype=torch.uint8)
     integers = torch.tensor([-7, -1, 0, 3, 2**31 - 1], dtype=torch.int32)
-    large = torch.tensor([2**53 + 1, -(2**53) - 1, 2**40 + 3])
+    whole = torch.tensor([2**53 + 1, -(2**53) - 1, 2**40 + 3])
     tenths = torch.tensor([6.0, 1.0, -1.0, 0.3, 7.0, -7.0])
     empty = torch.zeros(0, 3)
     places = torch.tensor([[2, 0, 1]])
@@ -240,18 +240,44 @@ def at_edges() -> dict[str, list[tuple[Any, ...]]]:
     divisions = [
         *((tenths, 0.1, mode) for mode in rounding),
         *((special, torch.tensor([[3.0], [inf], [-inf]]), mode) for mode in rounding),
-        *((large, torch.tensor([3, -2, 5]), mode) for mode in rounding),
+        *((whole, torch.tensor([3, -2, 5]), mode) for mode in rounding),
         *((integers, torch.tensor([3], dtype=torch.int32), mode) for mode in rounding),
     ]
     shifts = [(integers, torch.tensor([n], dtype=torch.int32), none) for n in (-1, 0, 31, 32, 40)]
     shifts += [(bytes_, torch.tensor([n], dtype=torch.uint8), none) for n in (1, 7, 8, 200)]
     bounds = torch.tensor([0.0, nan, -1.0, 1.0, 2.0, 1.5, nan, 0.0])
+    # one array of half precision among wider ones, in each place
+    wide, small = values(3, 4, start=1.0), values(3, 4).bfloat16()
+    row = values(1, 4, start=2.0).abs() + 0.5
+    mixed = [(small, wide, row), (wide, small, row), (wide, wide, row.bfloat16())]
+    slopes = [(small, wide), (wide, small)]
+    # a few samples of half precision, and statistics and weights of their channels
+    batch, means, scales = values(3, 2, 3, 4), values(2), values(2, start=1.0)
+    spreads = scales.abs() + 0.1
+    halved = [
+        [array.to(kind) for array in (batch, scales, means, means, spreads)]
+        for kind in (torch.float16, torch.bfloat16)
+    ]
+    large = torch.tensor([88.0, 89.0, -90.0, 91.5])
+    poles = torch.tensor([-1.0, -2.0, -30.0, 0.5])
+    logs = values(6, 3, 2, 2, start=2.5)
+    classes = (torch.arange(24) * 7 % 3).reshape(6, 2, 2)
+    impossible = torch.log_softmax(torch.tensor([[-inf, 0.5, 1.0], [0.2, -inf, 1.5]]), 1)
+    counted = torch.tensor([1, -100])
+    singular = torch.tensor([[[1.0, 2.0], [2.0, 4.0]], [[1.0, 2.0], [3.0, 4.0]]])
+    nothing = torch.zeros(2, 0, 3)
     return {
         "_chunk_cat": [([values(5, 2), values(3, 4)], 0, 4, none)],
+        "_linalg_eigh": [(symmetric(2, 3, 3), "L", False, none)],
+        "_native_batch_norm_legit": [
+            (*arrays, training, 0.1, 1e-5, none) for arrays in halved for training in (False, True)
+        ],
         "_slow_conv2d_forward": [
             (values(0, 3, 7, 6), values(4, 3, 3, 2), [3, 2], values(4), [1, 1], [0, 0], none)
         ],
         "add.Tensor": [(bytes_, bytes_, {"alpha": 3}), (bytes_, bytes_, {"alpha": -3})],
+        "addcdiv": [(*arrays, {"value": 3.14}) for arrays in mixed],
+        "addcmul": [(*arrays, {"value": 3.14}) for arrays in mixed],
         "arange": [(5.0, none), (3.1, {"dtype": torch.int64})],
         "arange.start_step": [
             (-1.0, 1.0, 0.001, none),
@@ -259,8 +285,10 @@ def at_edges() -> dict[str, list[tuple[Any, ...]]]:
             (0, 10, 3, {"dtype": torch.float16}),
         ],
         "argmax": [(torch.zeros(3, 0, 2), 0, none), (torch.zeros(3, 0, 2), 2, True, none)],
+        "atan2": [(torch.zeros(2, 1), torch.tensor([0.0, -0.0, 2.0]), none)],
         "bitwise_left_shift.Tensor": shifts,
         "bitwise_right_shift.Tensor": shifts,
+        "cat": [([torch.zeros(0), torch.zeros(1, 0)], none), ([empty[:, 0], places], 1, none)],
         "clamp": [(special, -1.0, 2, none), (special, nan, none)],
         "clamp.Tensor": [(special, bounds, bounds + 1, none)],
         "clamp_max.Tensor": [(special, bounds, none)],
@@ -268,13 +296,36 @@ def at_edges() -> dict[str, list[tuple[Any, ...]]]:
         "cummax": [(halves, 0, none), (halves.float(), 0, none)],
         "cummin": [(halves, 0, none), (halves.float(), 0, none)],
         "diag": [(empty, none), (empty, 1, none), (torch.zeros(0), 2, none)],
+        "digamma": [(poles, none)],
         "div.Tensor_mode": divisions,
+        "fft_fftfreq": [(0, none)],
+        "fft_rfftfreq": [(0, none)],
         "floor_divide": [(a, torch.as_tensor(b), none) for a, b, _ in divisions],
         "fmod.Tensor": [(a, torch.as_tensor(b), none) for a, b, _ in divisions],
+        "fractional_max_pool2d": [
+            (values(2, 6, 5), [3, 2], [2, 2], torch.tensor([[[0.1, 0.9], [0.5, 0.3]]]), none)
+        ],
         "frexp.Tensor": [(torch.tensor([0.0, -0.0, inf, 1e-40, 3e38, -0.75, 1.0]), none)],
         "full": [([2, 3], 7, none), ([2], True, none), ([2], 2.5, none), ([], -1, none)],
         "gather": [(values(4), 0, torch.zeros(2, 0, dtype=torch.int64), none)],
-        "histc": [(torch.arange(12.0), 11, none), (empty, 4, none), (values(3) * 0, 4, none)],
+        "gelu_backward": [
+            (g.half(), x.half(), {"approximate": approximate})
+            for g, x in [(values(40), values(40, start=1.0))]
+            for approximate in ("none", "tanh")
+        ],
+        "glu_backward": [(values(4, 6).half(), values(4, 12, start=1.0).half(), 1, none)],
+        "hardshrink_backward": [(*arrays, 0.5, none) for arrays in slopes],
+        "hardsigmoid_backward": [(*arrays, none) for arrays in slopes],
+        "hardtanh_backward": [
+            *((*arrays, -1.0, 1.0, none) for arrays in slopes),
+            (torch.ones(8), special, -1.0, 1.0, none),
+        ],
+        "histc": [
+            (torch.arange(12.0), 11, none),
+            (empty, 4, none),
+            (values(3) * 0, 4, none),
+            (values(9) + 3, 3, 3, 3, none),
+        ],
         "histogram.bin_ct": [
             (torch.arange(12.0), 11, none),
             (empty, 3, none),
@@ -286,28 +337,80 @@ def at_edges() -> dict[str, list[tuple[Any, ...]]]:
             (special, torch.tensor([-1.0, 0.0, 2.0]), {"weight": special.nan_to_num() / 1e30}),
         ],
         "huber_loss": [(x * 1e30, x, 1, 2.0, none)],
+        "i0": [(large, none)],
         "index_add": [(bytes_, 0, torch.tensor([1, 1]), bytes_[:2], {"alpha": -2})],
         "index_select": [(x, 1, torch.tensor(2), none), (x, -1, torch.tensor([0, 0]), none)],
         "kron": [(x, torch.zeros(0, 2), none), (torch.zeros(2, 0, 1), x, none)],
+        "leaky_relu_backward": [(*arrays, 0.1, False, none) for arrays in slopes],
+        "lerp.Scalar": [(torch.tensor([1e8, -1e8]), torch.tensor([1.0, 0.3]), 1.0, none)],
+        "lerp.Tensor": [
+            (torch.tensor([1e8, 0.1]), torch.tensor([0.3, 1e8]), torch.tensor([1.0, 0.0]), none)
+        ],
+        "lgamma": [(special, none)],
         "linalg_cond": [(torch.zeros(2, 0, 0), none)],
+        "linalg_lstsq": [
+            (singular[:1].expand(2, 2, 2).contiguous(), values(2, 2, 1), {"driver": driver})
+            for driver in ("gelsy", "gelsd", "gelss")
+        ]
+        + [
+            (values(4, 2)[:, :1] * torch.tensor([1.0, 2.0]), values(4, 3), {"driver": "gelsy"}),
+        ],
+        "linalg_lu_factor_ex": [(empty, none)],
+        "linalg_matrix_rank": [(torch.triu(torch.ones(3, 3), 1), 1e-5, True, none)],
         "linspace": [
             (0, 7, 50, {"dtype": torch.int64}),
             (4.3, -3, 50, {"dtype": torch.int32}),
             (-1, 1, 101, {"dtype": torch.bfloat16}),
             (2, 5, 1, none),
         ],
+        "logaddexp": [(*arrays, none) for arrays in slopes],
+        "logspace": [
+            (4.3, 1.2, 4, {"dtype": torch.float16}),
+            (4.3, 0, 1, {"dtype": torch.float16}),
+            (2.5, 0, 1, {"dtype": torch.int64}),
+        ],
         "logit": [(torch.tensor([-0.1, 0.0, 0.3, 1.0, 1.2]), eps, none) for eps in (None, 0.1)],
         "logsumexp": [(empty, [0], none), (empty, [0], True, none), (empty, [1], none)],
+        "median.dim": [(nothing, 0, none), (nothing, 2, True, none)],
         "multi_margin_loss": [(values(3), torch.tensor([2]), 1, 1.0, None, 0, none)],
+        "mvlgamma": [(torch.tensor([-inf, -2.0, 2.5, inf]), 3, none)],
+        "nanmedian.dim": [(nothing, 0, none), (nothing, 2, True, none)],
+        "nll_loss": [(impossible, counted, None, reduction, -100, none) for reduction in (0, 1, 2)],
+        "nll_loss2d": [
+            (logs.to(kind), classes, None, 1, -100, none)
+            for kind in (torch.float16, torch.bfloat16)
+        ],
+        "nll_loss2d_forward": [
+            (logs.to(kind), classes, None, 1, -100, none)
+            for kind in (torch.float16, torch.bfloat16)
+        ],
+        "nll_loss_forward": [(impossible, counted, None, 1, -100, none)],
         "nonzero_static": [
             (torch.tensor([[0.0, nan], [2.0, 0.0]]), {"size": 4, "fill_value": -7}),
             (torch.tensor(3.0), {"size": 2}),
             (empty, {"size": 2}),
         ],
+        "polygamma": [(1, poles, none)],
         "range": [(-1.5, 2, none), (0, 5, {"dtype": torch.int64})],
+        "searchsorted.Scalar": [(torch.tensor([0.0, 1.0, 2.0]), nan, none)],
+        "searchsorted.Tensor": [
+            (torch.tensor([0.0, 1.0, 2.0]), special, {"right": right}) for right in (False, True)
+        ],
         "smooth_l1_loss": [(x * 1e30, x, 1, 2.0, none)],
+        "softshrink_backward": [(*arrays, 0.5, none) for arrays in slopes],
+        "special_digamma": [(poles, none)],
+        "special_gammaln": [(special, none)],
+        "special_i0": [(large, none)],
+        "special_i1": [(large, none)],
+        "special_modified_bessel_i0": [(large, none)],
+        "special_modified_bessel_i1": [(large, none)],
+        "special_polygamma": [(1, poles, none)],
+        "special_psi": [(poles, none)],
         "special_shifted_chebyshev_polynomial_t": [(bytes_[:3], torch.tensor(4), none)],
+        "special_spherical_bessel_j0": [(special, none)],
         "sub.Tensor": [(bytes_, bytes_, {"alpha": -3}), (integers, integers, {"alpha": -2})],
         "take": [(torch.zeros(0), torch.zeros(0, 2, dtype=torch.int64), none)],
         "take_along_dim": [(square, places, 1, none)],
+        "threshold": [(integers, 2.5, -0.8, none)],
+        "threshold_backward": [(*arrays, 0.5, none) for arrays in slopes],
     }

@@ -53,7 +53,8 @@ def read_arguments(context: Context) -> Arguments:
             rules.append(DtypeRule(grouped[0].rule, group.dtypes, integers, grouped))
     rules += [_own_rule(p, p.dtype) for p in arrays if p.dtype]
     arguments = Arguments(params, tuple(rules), dict(_lengths(context, params)))
-    context.known("MG112", context.raw.args, arguments.by_name, "argument", ("args",))
+    declared = [arg.name for arg in context.signature.declared]
+    context.known("MG112", context.raw.args, declared, "argument", ("args",))
     if isinstance(context.raw.returns, dict):
         given = context.raw.returns
         context.known("MG112", given, context.output_names, "output", ("returns",))
@@ -187,7 +188,7 @@ def _cpp_names(context: Context, declared: Iterable[str]) -> Iterator[str]:
 def _derived(cpp: str) -> frozenset[str]:
     """Return the name of an argument, and all names that generated C++ derives from it."""
     members = {f"{name}{end}" for name in (cpp, f"{cpp}_size", f"has_{cpp}") for end in ("", "_")}
-    suffixes = ("at", "place", "scalar", "is_scalar", "value", "values", "dtype")
+    suffixes = ("at", "place", "scalar", "is_scalar", "value", "values", "dtype", "given")
     return frozenset(members) | {f"{cpp}_{what}" for what in suffixes} | {f"k{camel(cpp)}Dtypes"}
 
 

@@ -192,7 +192,10 @@ class NamedAxes:
 
     def _condition(self, arg: Arg) -> tuple[str, ast.expr, str]:
         name, several = arg.name, self.of[arg.name]
-        absent = [trees.is_none(name)] * arg.type.optional
+        declared = (arg.declared or arg).type
+        absent = [trees.is_none(name)] * declared.optional
+        texts = map(ast.Constant, declared.choices)
+        absent += [trees.equal(trees.name(name), text) for text in texts]
         tree = trees.joined(ast.Or(), [*absent, *(self._test(name, axes) for axes in several)])
         others = [other for other in self.sure if other in self._taken(name)]
         where = " and ".join(f"{other} is {self.sure[other]}" for other in others)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostics, Help, Span, did_you_mean
 from ..diagnostics.messages import messages, rows
-from ..formula.compile import Let, Name, Need, Scope, Want, compile_formula
+from ..formula.compile import Let, Name, Need, Scope, Want, compile_formula, names_of
 from ..formula.lets import expanded
 from ..formula.source import Formula
 from ..model.kinds import Kind
@@ -365,7 +365,7 @@ class Known:
 
     def names(self) -> dict[str, Name]:
         """Return the arguments by name."""
-        return {p.name: Name(p.type, fact=self.facts.get(p.name)) for p in self.arguments.params}
+        return names_of((p.arg for p in self.arguments.params), self.facts)
 
     def need(
         self, context: Context, sort: str, name: str, fact: Fact, dtype: str, linear: str

@@ -238,11 +238,11 @@ def _check_assigning(context: Context) -> None:
 
 def _check_method(context: Context) -> None:
     """Check that the op can be a method of mx.array."""
-    args, name = context.signature.args, context.python_name
+    args, name = context.signature.declared, context.python_name
     path = ("variants",)
     if "function" not in context.raw.variants:
         context.error("method_alone", path)
-    if not (args and args[0].type.kind is Kind.ARRAY):
+    if not (args and args[0].type.kind is Kind.ARRAY and not args[0].type.is_union):
         context.error("method_without_array", path, key=True)
     if name in GENERATED["mx.array"] or name in table(context.around.settings.mlx).methods:
         context.error("method_taken", path, name=name)

@@ -18,7 +18,7 @@ from dataclasses import fields, replace
 from graphlib import CycleError, TopologicalSorter
 
 from ..diagnostics import Diagnostics, Related, TooMany
-from ..formula.compile import Name, compile_formula, is_pure
+from ..formula.compile import compile_formula, is_pure, names_of
 from ..formula.facts import degree_of_all
 from ..formula.lets import words
 from ..formula.source import parsed
@@ -176,10 +176,9 @@ def _composed(context: Context, degrees: Mapping[str, int]) -> Expr | None:
     """Compile the composite of an entry, or the call of the MLX function that it binds."""
     composite = context.raw.composite
     texts = results.bound_texts(context) if composite is None else [composite]
-    names = {
-        arg.name: Name(arg.type, fact=Fact(degree=degrees.get(arg.name, 0)))
-        for arg in context.signature.args
-    }
+    args = context.signature.args
+    facts = {arg.name: Fact(degree=degrees.get(arg.name, 0)) for arg in args}
+    names = names_of(args, facts)
     scope = context.scope(names)
     if composite is None:  # the name refers to MLX's function, not to this entry
         scope = scope._replace(ops={}, overloads={}, lets={})

@@ -54,7 +54,7 @@ def _gradients(context: Context, known: Known) -> list[Grad]:
     if "vjp" in context.raw.manual:
         return []
     missing = [p for p in arrays if p.name not in seen]
-    unknown = seen - known.arguments.by_name.keys()
+    unknown = seen - {arg.name for arg in context.signature.declared}
     if unknown and len(unknown) >= len([p for p in missing if not p.integral]):
         missing = []  # they are probably misspelled
     for p in missing:
@@ -77,7 +77,7 @@ def _arguments(context: Context, arguments: Arguments, key: str, seen: set[str])
     params = []
     for name, _, at in names:
         param = by_name.get(name)
-        if param is None:
+        if param is None or param.arg.mode_of:
             context.is_known("MG401", name, arrays, "array argument", path, at=at)
         elif not param.type.is_array:
             kind = with_article(param.type)

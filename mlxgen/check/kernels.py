@@ -156,12 +156,12 @@ def _can_take(item: Dispatch) -> bool:
     scalar = item.context.elementwise
     for p in item.arguments.params:
         kind, optional = p.type.kind, p.type.optional
-        unsupported = optional and kind is Kind.ENUM
-        if scalar:
-            unsupported = optional or not (kind is Kind.ARRAY or KINDS[kind].scalars)
-        if unsupported or (scalar and p.dtype):
-            what = with_article(p.type) if unsupported else f"an array of fixed dtype {p.dtype}"
-            item.error("elementwise_take" if scalar else "cannot_take", name=p.name, what=what)
+        unsupported = optional or not (kind is Kind.ARRAY or KINDS[kind].scalars)
+        if scalar and (unsupported or p.dtype):
+            what = with_article((p.arg.declared or p.arg).type)
+            what = what if unsupported else f"an array of fixed dtype {p.dtype}"
+            name = p.arg.mode_of or p.name
+            item.error("elementwise_take", name=name, what=what)
             return False
     return True
 

@@ -91,6 +91,8 @@ def _parameters(item: Dispatch, only: str | None) -> Iterator[Wanted]:
     for p in item.arguments.params:
         if not p.type.is_array:
             types = () if _is_unsupported(p) else _constant(*p.type.wide(KINDS[p.type.kind].metal))
+            if p.is_choice and p.type.optional:  # the index of None is -1
+                types = tuple(type for type in types if type.name[0] != "u")
             yield Wanted(p.declared, types, holds=Holds.BYTES, of=p.name)
     for name in {**context.axes.lengths, **item.spec.constants}:
         needed = name in item.spec.constants and name not in {*item.spec.template, "T"}
@@ -114,7 +116,8 @@ def _array_names(item: Dispatch) -> dict[str, str]:
 
 def _is_unsupported(p: Parameter) -> bool:
     """Return whether no kernel can take an argument."""
-    return not p.type.is_array and (p.type.optional or not KINDS[p.type.kind].metal)
+    absent = p.type.optional and not p.is_choice
+    return not p.type.is_array and (absent or not KINDS[p.type.kind].metal)
 
 
 def _launched(item: Dispatch, include: str, function: Function) -> Kernel:

@@ -61,8 +61,9 @@ def bound_texts(context: Context) -> list[str]:
     if plain == target:
         return []
     name, signature = "mx." + plain.replace("::", "."), context.signature
-    args = [(a, f"{'*' * a.type.variadic}{a.name}", f"{a.name}={a.name}") for a in signature.args]
-    variadic = any(a.type.variadic for a in signature.args)
+    declared = signature.declared
+    args = [(a, f"{'*' * a.type.variadic}{a.name}", f"{a.name}={a.name}") for a in declared]
+    variadic = any(a.type.variadic for a in declared)
     by_place = [word if variadic and a.kw_only else place for a, place, word in args]
     as_declared = [word if a.kw_only else place for a, place, word in args]
     arrays = [place for a, place, _ in args if a.type.is_array]
@@ -207,8 +208,8 @@ def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
         case ast.BoolOp(ast.And(), parts):
             for part in parts:
                 yield from _ranks(part)
-        case ast.BoolOp(ast.Or(), [ast.Compare(ast.Name(name), [ast.Is()]), part]):
-            yield from (rank for rank in _ranks(part) if rank[0] == name)
+        case ast.BoolOp(ast.Or(), [*absent, part]) if absent:
+            yield from (rank for rank in _ranks(part) if _all_absent(absent, rank[0]))
         case ast.Compare(ast.Attribute(ast.Name(name), "ndim"), [ast.Eq()], [ast.Constant(int(n))]):
             yield name, ("", n)
         case ast.Compare(ast.Attribute(ast.Name(name), "shape"), [ast.Eq()], [ast.List(axes)]):
@@ -221,14 +222,26 @@ def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
             yield name, (other, 0)
 
 
+def _all_absent(tests: Sequence[ast.expr], array: str) -> bool:
+    """Return whether all conditions are absences of an array: ``x is None`` or ``x == 'a'``."""
+
+    def is_absence(test: ast.expr) -> bool:
+        match test:
+            case ast.Compare(ast.Name(name), [ast.Is() | ast.Eq()], [ast.Constant(None | str())]):
+                return name == array
+        return False
+
+    return all(map(is_absence, tests))
+
+
 def _whole(node: ast.expr) -> Iterator[str]:
     """Yield the arrays that must be integers or bools for a condition to be true."""
     match node:
         case ast.BoolOp(ast.And(), parts):
             for part in parts:
                 yield from _whole(part)
-        case ast.BoolOp(ast.Or(), [ast.Compare(ast.Name(name), [ast.Is()]), part]):
-            yield from (found for found in _whole(part) if found == name)
+        case ast.BoolOp(ast.Or(), [*absent, part]) if absent:
+            yield from (found for found in _whole(part) if _all_absent(absent, found))
         case ast.Call(
             ast.Name("issubdtype"),
             [ast.Attribute(ast.Name(name), "dtype"), ast.Name("integer")],

@@ -21,7 +21,7 @@ from ..model.dtypes import DTYPES, FLOATING, INTEGER
 from ..model.kinds import REAL, Kind
 from ..model.op import Arguments, Condition, DtypeRule, Form, Integers, Parameter, Rule
 from ..model.overloads import chosen
-from ..model.signature import Type, with_article
+from ..model.signature import Type, parted, with_article
 from ..read.keys import ArraySample, Sample
 from .context import Context, Path
 
@@ -46,7 +46,7 @@ Problem = tuple[Path, str]  # path inside the value, and message
 
 def check_samples(context: Context, arguments: Arguments) -> dict[int, Sample]:
     """Return the valid samples by position; report invalid and missing values."""
-    types = {p.name: p.type for p in arguments.params}
+    types = {arg.name: arg.type for arg in context.signature.declared}
     needed = {p.name for p in arguments.attributes if not (p.type.optional or p.arg.default)}
     fitting: dict[int, Sample] = {}
     for i, sample in enumerate(context.raw.samples):
@@ -61,6 +61,12 @@ def check_samples(context: Context, arguments: Arguments) -> dict[int, Sample]:
             context.error("no_sample", base, name=name)
         if not any(found.values()) and needed <= set(known) == set(sample):
             fitting[i] = sample
+    for arg in context.signature.declared if fitting else ():
+        given = [sample.get(arg.name) for sample in fitting.values()]
+        by_default = not (arg.type.optional or arg.default)
+        covered = any(isinstance(v, ArraySample) or (v is None and by_default) for v in given)
+        if arg.type.is_union and not covered:
+            context.warning("no_array_sample", ("samples",), key=True, name=arg.name)
     if not (context.raw.samples or needed or "samples" in context.left_out):
         fitting[-1] = {}  # by default
     return fitting
@@ -71,6 +77,10 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
     if value is None:
         if not type.optional:
             yield (), f"{with_article(type)} cannot be None"
+    elif type.is_union and not isinstance(value, ArraySample):
+        if not type.takes(value):
+            like = "a mapping, such as {shape: [3, 4]}"
+            yield (), f"expected one of {type.listed_choices}, or {like} for an array"
     elif type.kind is Kind.ARRAY:
         if isinstance(value, ArraySample):
             yield from _array_problems(value)
@@ -167,9 +177,10 @@ def check_overload(context: Context, samples: Mapping[int, Sample]) -> None:
     if context.name not in signatures or not context.signature.arrays:
         return
     for i, sample in samples.items():
-        given = {arg.name: _kind(arg.type, sample.get(arg.name)) for arg in context.signature.args}
-        passed = [a for a in context.signature.args if a.type.is_array or a.name in sample]
-        places = {arg.name for arg in context.signature.args[: context.signature.by_position]}
+        args = context.signature.declared
+        given = {arg.name: _kind(arg.type, sample.get(arg.name)) for arg in args}
+        passed = [a for a in args if a.type.is_array or a.name in sample]
+        places = {arg.name for arg in args[: context.signature.by_position]}
         first = []
         for arg in passed:
             if arg.name in places:
@@ -189,7 +200,8 @@ def check_overload(context: Context, samples: Mapping[int, Sample]) -> None:
 def _kind(type: Type, value: Any) -> str:
     """Return the kind of the Python value that a sample passes."""
     if type.kind is Kind.ARRAY:
-        return "none" if type.optional and value is None else "array"
+        absent = "none" if type.optional and value is None else "array"
+        return "str" if isinstance(value, str) else absent
     if type.variadic:
         return "array"
     if type.kind is Kind.ARRAYS:
@@ -212,7 +224,10 @@ def _call_problems(
     conditions: Sequence[Condition],
 ) -> Iterator[Problem]:
     """Yield the reasons why an entry cannot be called with a sample."""
+    modes = {p.arg.mode_of: p.name for p in arguments.params if p.arg.mode_of}
+    sample = parted([p.arg for p in arguments.params], sample)
     names = {p.name: _attribute(p, sample) for p in arguments.params}
+    names |= {name: names[mode] for name, mode in modes.items() if names[mode] is not None}
     extents: dict[Path, tuple[int, ...]] = {}
     for rule in _rules(context, arguments):
         drawn = list(_drawn(rule, sample))

@@ -43,7 +43,8 @@ def _arguments(op: Op) -> Iterator[str]:
         exprs += [grad.expr for grad in op.derivatives.grads if grad.expr]
         exprs += [check.expr for check in op.checks]
     used = frozenset[str]().union(*(expr.names for expr in exprs))
-    yield from (p.name for p in op.arguments.params if p.name not in used)
+    params = [p for p in op.arguments.params if not p.arg.mode_of]
+    yield from (p.name for p in params if p.name not in used)
 
 
 def _left_out(op: Op) -> set[str]:

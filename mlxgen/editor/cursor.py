@@ -200,7 +200,7 @@ _OF_OUTPUTS = ("axes", "shape", "dtype", "returns")  # keys that name arguments 
 def items(cursor: Cursor, project: Project) -> Iterator[Item]:
     """Yield all completions at the cursor; the editor filters them by the typed prefix."""
     path, signature = cursor.path, cursor.signature()
-    names = [arg.name for arg in signature.args] if signature else []
+    names = [arg.name for arg in signature.declared] if signature else []
     outputs = [output.name for output in signature.outputs] if signature else []
     groups: list[tuple[str, str, Iterable[str]]] = []  # kind, detail, names
     if cursor.key:

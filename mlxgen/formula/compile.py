@@ -20,7 +20,7 @@ import ast
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, partial, reduce
 from itertools import count, product
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -38,18 +38,23 @@ from .facts import Need as Need
 from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
 from .source import Formula, parsed
-from .translator import Facts, Report
+from .translator import Facts, Report, both
 from .translator import Let as Let
 from .translator import Name as Name
 from .translator import Scope as Scope
+from .translator import names_of as names_of
 from .values import (
     CPP_TYPES,
     INT64_MAX,
     INT_MAX,
     LEVEL,
+    NOTHING,
+    PRESENT,
     Cpp,
+    State,
     Value,
     argument,
+    binary,
     call,
     constant,
     cpp,
@@ -57,6 +62,7 @@ from .values import (
     fit,
     hole,
     named,
+    remaining,
     several,
     ternary,
     unary,
@@ -348,11 +354,8 @@ class Compiler(Lists):
         value = located(value, node)
         if name in self.variables and is_variable(value):
             value = replace(value, cpp=hole(name))
-        if not value.optional:
-            return value
-        if name in self.known:
-            return dereferenced(value) if self.known[name] else constant(None, node)
-        return replace(value, name=name)
+        named = value.optional or value.kind == "union"
+        return self.narrowed(replace(value, name=name)) if named else value
 
     def make(self, name: str, let: Let, node: ast.expr) -> Made:
         """Translate the text of a `let`; its errors are located there."""
@@ -401,16 +404,20 @@ class Compiler(Lists):
         if found is None:
             self.not_cotangent(name, node)
             return self.constant_name(name, node)
-        self.used.append(("names", name))
-        value = argument(found.type, node, name, found.length, found.fact)
+        self.used += [("names", each) for each in (name, found.mode) if each]
+        value = argument(found.type, node, name, found.length, found.fact, found.mode)
         return self.narrowed(value)
 
     def narrowed(self, value: Value) -> Value:
-        """Return the value of a name, without the None that conditions exclude or require."""
-        if value.optional and value.name in self.known:
-            present = self.known[value.name]
-            return dereferenced(value) if present else constant(None, value.at)
-        return value
+        """Return the value of a name, without the states that conditions exclude."""
+        tests = self.known.get(value.name or "", ())
+        states = value.states if value.kind == "union" else frozenset({None, PRESENT})
+        left = frozenset(s for s in states if all((s in among) is holds for among, holds in tests))
+        if value.kind == "union":
+            return remaining(value, left)
+        if not value.optional or left == states:
+            return value
+        return constant(None, value.at) if PRESENT not in left else dereferenced(value)
 
     def not_cotangent(self, name: str, node: ast.expr) -> None:
         """Raise for a bare `grad` without a cotangent, which does not mean mx.grad."""
@@ -526,7 +533,7 @@ class Compiler(Lists):
         self, node: ast.expr, more: Facts, visit: Callable[[ast.expr], Value] | None = None
     ) -> Value:
         """Return the value of a conditional part, given more facts about optional arguments."""
-        before, self.known = self.known, {**self.known, **more}
+        before, self.known = self.known, both(self.known, more)
         always, self.always = self.always, set()
         self.uncertain += 1
         try:
@@ -551,18 +558,19 @@ class Compiler(Lists):
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return self.facts(node.operand, not holds)
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is holds:
-            parts = [self.facts(part, holds) for part in node.values]
-            return {name: known for part in parts for name, known in part.items()}
+            return reduce(both, [self.facts(part, holds) for part in node.values])
         if isinstance(node, ast.Name) and node.id in self.scope.lets and node.id not in self.locals:
             let = self.scope.lets[node.id]
             return {} if let.broken else self.facts(parsed(let.text), holds)
-        if isinstance(node, ast.Name) and holds:  # None is false
-            return {node.id: True}
-        if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            op, left = node.ops[0], node.left
-            is_is = isinstance(op, ast.Is | ast.IsNot) and is_none(node.comparators[0])
-            if is_is and isinstance(left, ast.Name):
-                return {left.id: isinstance(op, ast.IsNot) is holds}
+        match node:
+            case ast.Name(name) if holds:  # None is false
+                return {name: frozenset({(frozenset({None}), False)})}
+            case ast.Compare(ast.Name(name), [op], [other]) | ast.Compare(
+                other, [ast.Eq() | ast.NotEq() as op], [ast.Name(name)]
+            ):
+                states = _states(op, other)
+                is_positive = isinstance(op, ast.Is | ast.Eq | ast.In)
+                return {name: frozenset({(states, is_positive is holds)})} if states else {}
         return {}
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Value:
@@ -571,7 +579,7 @@ class Compiler(Lists):
         visits = []
         for part in node.values:
             visits.append(partial(self.visit_knowing, part, known))
-            known = {**known, **self.facts(part, is_and)}
+            known = both(known, self.facts(part, is_and))
         tests = [condition(value) for value in self.all(*visits)]
         return joined("&&" if is_and else "||", tests, node)
 
@@ -584,6 +592,7 @@ class Compiler(Lists):
         )
         self.always |= sides[0] & sides[1]
         test = condition(test)
+        require(*(value for value in (yes, no) if value.kind == "union"))
         case = self.assumed.get(test.cpp)
         at = node if case is None else node.body if case else node.orelse
         numbers = "scalar" if "scalar" in (yes.kind, no.kind) else "float"
@@ -634,7 +643,15 @@ class Compiler(Lists):
         found = self.rule(name, [left, right], node)
         if found is not None:
             return found
-        if left.kind == right.kind == "str" and sign in ("==", "!="):
+        equality = sign in ("==", "!=")
+        union, string = (right, left) if left.kind == "str" else (left, right)
+        of_union = union.mode is not NOTHING  # even if it is known to be an array
+        if equality and of_union and string.kind == "str":
+            require(string)
+            if string.const is not None and string.const not in union.choices:
+                raise explain.choice(string, union.name or "this", union.choices)
+            return Value("bool", binary(sign, union.mode, string.cpp), node)
+        if left.kind == right.kind == "str" and equality:
             require(left, right)
             if left.const is not None and right.const is not None:
                 return constant((left.const == right.const) is (sign == "=="), node)
@@ -648,7 +665,7 @@ class Compiler(Lists):
 
     def contained(self, positive: bool, left: Value, right: Value, node: ast.expr) -> Value:
         """Return the value of ``left in right`` or ``left not in right``."""
-        require(left, right)
+        require(right) if left.mode is not NOTHING else require(left, right)
         if right.kind == "tuple" and right.items:
             op = "Eq" if positive else "NotEq"
             tests = [self.compare(op, left, item, node) for item in right.items]
@@ -665,14 +682,18 @@ class Compiler(Lists):
         if len(node.ops) != 1 or not is_none(node.comparators[0]):
             self.each(self.visit, node.comparators)
             raise Wrong("is", node)
-        value = self.visit(node.left)
+        value, positive = self.visit(node.left), isinstance(node.ops[0], ast.Is)
+        if None in value.states:
+            tests = [cpp(part, ".has_value()") for part in (value.mode, value.cpp)]
+            tests = [unary("!", test) for test in tests] if positive else tests
+            return Value("bool", binary("&&" if positive else "||", *tests), node)
         if value.optional and value.name is None:
             raise Wrong("compared_to_none", node.left)
         if not value.optional:
             what = "is None" if value.kind == "none" else "is never None"
             raise Wrong("never_none", node, name=value.name or "this", what=what)
         test = cpp(value.cpp, ".has_value()")
-        return Value("bool", unary("!", test) if isinstance(node.ops[0], ast.Is) else test, node)
+        return Value("bool", unary("!", test) if positive else test, node)
 
     # Calls
 
@@ -777,6 +798,18 @@ def last(node: ast.Attribute) -> ast.Name:
 def is_none(node: ast.expr) -> bool:
     """Return whether the node is the constant None."""
     return isinstance(node, ast.Constant) and node.value is None
+
+
+def _states(op: ast.cmpop, other: ast.expr) -> frozenset[State]:
+    """Return the states of a name with which a comparison is true, or for `!=` false."""
+    if isinstance(op, ast.Is | ast.IsNot):
+        return frozenset({None}) if is_none(other) else frozenset()
+    items = [other] if isinstance(op, ast.Eq | ast.NotEq) else []
+    if isinstance(op, ast.In | ast.NotIn) and isinstance(other, ast.Tuple | ast.List):
+        items = other.elts
+    found = [item.value for item in items if isinstance(item, ast.Constant)]
+    strings = [value for value in found if isinstance(value, str)]
+    return frozenset(strings) if len(strings) == len(items) else frozenset()
 
 
 def is_variable(value: Value) -> bool:

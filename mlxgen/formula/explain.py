@@ -55,8 +55,11 @@ def word(name: str) -> str:
 
 
 def require(*values: Value) -> None:
-    """Raise ``Wrong`` if a value may be None."""
+    """Raise ``Wrong`` if a value may be None, or a string in place of an array."""
     for value in values:
+        if value.kind == "union":
+            string = next(choice for choice in value.choices if choice in value.states)
+            raise Wrong("union", value.at, name=value.name, string=repr(string))
         if value.optional:
             raise Wrong("optional_name" if value.name else "optional", value.at, name=value.name)
 

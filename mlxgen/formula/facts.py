@@ -271,7 +271,7 @@ def operands(values: Iterable[Value]) -> Iterator[Fact]:
     A list of unknown length counts as two arrays.
     """
     for value in values:
-        if value.kind == "array":
+        if value.kind in ("array", "union"):
             yield value.fact or UNKNOWN
         elif value.kind in NUMBERS:
             zero = value.const is not None and not value.const

@@ -11,13 +11,12 @@ import ast
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
-from operator import or_
 
 from . import explain
 from .explain import Wrong, require
 from .facts import axes_of, either, indexed, length, operands, sliced, total
 from .mlx import MODULES, PythonParam, bind
-from .translator import Translator, rejected
+from .translator import Translator, both, rejected
 from .values import (
     LEVEL,
     LISTS,
@@ -263,7 +262,7 @@ class Lists(Translator):
         always, self.always = self.always, set()  # the list may be empty
         try:
             tests = self.each(self.visit, loop.ifs)
-            self.known = reduce(or_, [self.facts(test, True) for test in loop.ifs], known)
+            self.known = reduce(both, [self.facts(test, True) for test in loop.ifs], known)
             element = self.visit(node.elt)
             tests = self.each(condition, tests)
         finally:
@@ -317,7 +316,7 @@ class Lists(Translator):
             if not isinstance(t, ast.Name):
                 raise Wrong("loop_variable", t)
             known = {*self.scope.names, *self.scope.lengths, *self.scope.lets, *self.locals}
-            known |= {"mx", *MODULES}
+            known |= {"mx", *MODULES, *(name.mode for name in self.scope.names.values())}
             if t.id in known:
                 raise Wrong("taken", t, name=t.id)
             if t.id in found:

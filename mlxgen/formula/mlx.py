@@ -30,6 +30,7 @@ from .values import (
     NUMBERS,
     Cpp,
     Value,
+    binary,
     call,
     constant,
     cpp,
@@ -37,6 +38,7 @@ from .values import (
     fit,
     member,
     named,
+    remaining,
     ternary,
 )
 
@@ -364,6 +366,15 @@ def select(function: MlxFunction, bound: Mapping[str, Value], stream: Cpp) -> Cp
             yes, no = [select(function, {**bound, name: case}, stream) for case in cases]
             if yes is not None and no is not None:
                 return ternary(test, yes, no)
+    # A union selects an overload for each of its strings, and one for the array.
+    for name, value in bound.items():
+        if value.kind == "union":
+            string = constant(next(c for c in value.choices if c in value.states), value.at)
+            rest = remaining(value, value.states - {string.const})
+            yes, no = [select(function, {**bound, name: one}, stream) for one in (string, rest)]
+            if yes is None or no is None:
+                return None
+            return ternary(binary("==", value.mode, string.cpp), yes, no)
     # If overloads differ by the presence of an optional argument, decide at run time.
     for name, value in bound.items():
         if value.optional and value.name is not None:

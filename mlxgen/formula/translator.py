@@ -48,15 +48,29 @@ from .mlx import (
 )
 from .rules import rules
 from .source import Formula, FormulaText
-from .values import NOTHING, NUMBERS, Cpp, Value, call, constant, cpp, fit, fit_type, hole
+from .values import (
+    NOTHING,
+    NUMBERS,
+    PRESENT,
+    Cpp,
+    State,
+    Value,
+    call,
+    constant,
+    cpp,
+    fit,
+    fit_type,
+    hole,
+    named,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
 # Receives the errors: code, message, start and end offset in the text, help.
 Report = Callable[[str, str, int, int, Help], None]
 
-# Optional arguments that are known to have a value (True) or to be None (False).
-Facts = dict[str, bool]
+# What is known about optional names and unions: states, and whether the value is one of them.
+Facts = Mapping[str, frozenset[tuple[frozenset[State], bool]]]
 
 _UNKNOWN = ("unknown_name", "unknown_function", "unknown_method")
 UNKNOWN_NAMES = (*_UNKNOWN, "omitted", "function", "no_cotangent")
@@ -69,6 +83,25 @@ class Name(NamedTuple):
     length: int | None = None  # ARRAYS: the number of arrays, if known
     fact: Any = None  # a Fact, or a list of them
     items: Sequence[str] = ()  # ARRAYS: names of the items, if any
+    mode: str = ""  # of an array or string: the hole for the string
+
+
+def names_of(args: Iterable[Arg], facts: Mapping[str, Fact]) -> dict[str, Name]:
+    """Return the names of an operator's arguments in formulas, with facts about arrays."""
+    found, modes = dict[str, Name](), dict[str, str]()
+    for arg in args:
+        if arg.mode_of:
+            modes[arg.mode_of] = arg.name
+        else:
+            type, mode = (arg.declared or arg).type, modes.get(arg.name, "")
+            found[arg.name] = Name(type, fact=facts.get(arg.name), mode=mode)
+    return found
+
+
+def both(known: Facts, more: Facts) -> Facts:
+    """Return the facts of two mappings."""
+    names = {*known, *more}
+    return {n: known.get(n, frozenset()) | more.get(n, frozenset()) for n in names}
 
 
 class Let(NamedTuple):
@@ -124,7 +157,7 @@ class Translator:
         self.said: set[str] = set()
         self.used: list[tuple[str, str]] = []  # a field of ``Expr`` (names, ops, mlx), and a name
         self.locals: dict[str, Value] = {}
-        self.known: Facts = {}
+        self.known: Facts = {}  # of optional names and unions
         self.depth = 0  # depth of the current part
         self.bent: ast.AST | None = None  # the first part that is nonlinear in grad or tangent
         self.forks: list[Cpp] = []  # conditions that determine the degree of the result
@@ -139,7 +172,7 @@ class Translator:
         raise NotImplementedError
 
     def facts(self, node: ast.expr, holds: bool) -> Facts:
-        """Return which optional names are None if the condition ``node`` is true (or false)."""
+        """Return what follows for optional names and unions if a condition is true (or false)."""
         raise NotImplementedError
 
     def drop(self, items: Iterable[Value], kept: Sequence[Value] = ()) -> None:
@@ -389,21 +422,24 @@ class Translator:
     ) -> tuple[Value, dict[str, Value]]:
         """Translate the call of the C++ function of an operator; also return its arguments."""
         stream = self.stream(args.node)
-        bound = bind([entry_param(arg) for arg in signature.args], args)
+        bound = bind([entry_param(arg) for arg in signature.declared], args)
 
-        def part(arg: Arg) -> str | Cpp:
+        def given(arg: Arg) -> Sequence[str | Cpp]:
             value = bound.get(arg.name)
             if value is None and arg.type.variadic:
                 value = Value("tuple", NOTHING, args.node)
             if value is None:
-                return arg.default.cpp if arg.default is not None else ""
+                defaults = (own.default for own in signature.args if (own.declared or own) is arg)
+                return [default.cpp if default is not None else "" for default in defaults]
+            if arg.type.is_union:
+                return string_and_array(name, arg, value)
             fitted = fit_type(value, arg.type)
             if fitted is None:
                 raise explain.argument(name, arg.name, arg.type.python, value)
-            return fitted
+            return [fitted]
 
-        parts = self.each(part, signature.args)
-        called = call(function, *parts, stream)
+        parts = self.each(given, signature.declared)
+        called = call(function, *(part for parts_of in parts for part in parts_of), stream)
         count = len(signature.outputs)
         kind = "array" if count == 1 and signature.outputs[0].type.kind is Kind.ARRAY else "arrays"
         return Value(kind, called, args.node, count=count if count > 1 else None), bound
@@ -504,13 +540,35 @@ def rejected(name: str, param: PythonParam, value: Value) -> Wrong:
     return explain.argument(name, param.name, param.annotation, value)
 
 
+def string_and_array(label: str, arg: Arg, value: Value) -> tuple[Cpp, Cpp]:
+    """Return the C++ of the two arguments for an array or string."""
+    name, type, nothing = arg.name, arg.type, named("std::nullopt")
+    if None in value.states and not type.optional:
+        raise Wrong("optional_name", value.at, name=value.name)
+    strings: Iterable[State] = value.choices  # others are checked at run time
+    if value.kind == "union":
+        strings = [choice for choice in value.choices if choice in value.states]
+    elif value.kind == "str" and value.const is not None:
+        strings = [value.const]
+    for string in strings:
+        if string not in type.choices:
+            raise explain.choice(constant(string, value.at), name, type.choices)
+    if value.kind == "union":
+        return value.mode, value.cpp
+    slot = "str" if value.kind == "str" else "array"
+    fitted = fit(value, slot, type.optional)
+    if fitted is None:
+        raise explain.argument(label, name, type.python, value)
+    return (fitted, nothing) if slot == "str" else (nothing, fitted)
+
+
 def choose(name: str, overloads: Mapping[str, Signature], args: Args) -> str:
     """Return the overload that Python calls."""
     positional = [kinds_of(value) for value in args.positional]
     keywords = {keyword: kinds_of(value) for keyword, value in args.keywords.items()}
     if not args.star and (one := chosen(overloads, positional, keywords)):
         return one
-    params = ([*map(entry_param, signature.args)] for signature in overloads.values())
+    params = ([*map(entry_param, signature.declared)] for signature in overloads.values())
     forms = " or ".join(usage(each, name, False, True) for each in params)
     raise Wrong("no_overload", args.node, label=name, forms=forms)
 
@@ -519,6 +577,9 @@ def kinds_of(value: Value) -> frozenset[str]:
     """Return the kinds of Python values that a part of a formula can be."""
     if value.kind == "scalar":
         return frozenset({*NUMBERS} - {"scalar"} | ({"none"} if value.optional else set()))
+    if value.kind == "union":
+        kinds: dict[State, str] = {None: "none", PRESENT: "array"}
+        return frozenset(kinds.get(state, "str") for state in value.states)
     kind = {"shape": "ints", "axes": "ints", "arrays": "arrays"}.get(value.kind, value.kind)
     if kind == "tuple":
         lists = all(item.kind == "tuple" for item in value.items)

@@ -26,11 +26,17 @@ from ..model.signature import Type
 INT_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
+# The values that an optional name or a union can still have: None, a string, or PRESENT, which is
+# any value of an optional name, and the array of a union.
+State = str | bool | None
+PRESENT = True
+
 # Descriptions of kinds in messages.
 TEXTS = {
     **{spelling.slot: f"a {kind.value}" for kind, spelling in KINDS.items()},
     **{"array": "an array", "int": "an int", "none": "None", "str": "a string"},
     "tuple": "a tuple",  # written in the formula; its items are values
+    "union": "an array or a string",
     "category": "a category of dtypes",
     **dict.fromkeys(("finfo", "iinfo"), "information on a dtype"),
     "pairs": "pairs of ints",  # std::vector<std::pair<int, int>>, of comprehensions
@@ -151,6 +157,8 @@ class Value:
     fact: Any = None  # an array's Fact; for a list, the Fact of each or of all; a shape's rank
     cases: tuple[Cpp, Value, Value] | None = None  # a conditional value: test, and both values
     used: tuple[int, int] = (0, 0)  # for an item of a list: its part of Translator.used
+    mode: Cpp = NOTHING  # of a union, or its array: the optional string
+    states: frozenset[State] = frozenset()  # of a union, whose `cpp` is its optional array
 
     @property
     def text(self) -> str:
@@ -201,8 +209,14 @@ def several(count: int, what: str) -> str:
 _KINDS = {kind: spelling.slot.rstrip("1") for kind, spelling in KINDS.items()}
 
 
-def argument(type: Type, at: ast.expr, name: str, count: int | None, fact: Any) -> Value:
-    """Return the value of a name of the scope."""
+def argument(
+    type: Type, at: ast.expr, name: str, count: int | None, fact: Any, mode: str = ""
+) -> Value:
+    """Return the value of a name of the scope; ``mode`` is the hole for the string of a union."""
+    if type.is_union:
+        states = frozenset({*type.choices, PRESENT, *([None] if type.optional else [])})
+        found = Value("union", hole(name), at, choices=type.choices, name=name, fact=fact)
+        return replace(found, mode=hole(mode), states=states)
     kind = _KINDS[type.kind]
     width = "int64_t" if type.int64 else "float" if type.single else ""
     return Value(
@@ -248,6 +262,22 @@ def dereferenced(value: Value) -> Value:
     else:
         found = cpp("*(", value.cpp, ")")
     return replace(value, cpp=found, optional=False)
+
+
+def remaining(value: Value, states: frozenset[State]) -> Value:
+    """Return a union of which only ``states`` are left."""
+    strings = tuple(choice for choice in value.choices if choice in states)
+    if strings and PRESENT in states:
+        return replace(value, states=states)
+    if not strings and PRESENT in states:
+        array = replace(value, kind="array", optional=True, states=frozenset())
+        return array if None in states else dereferenced(array)
+    if not strings:
+        return constant(None, value.at)
+    if strings[1:] or None in states:
+        string = Value("str", value.mode, value.at, True, choices=strings, name=value.name)
+        return string if None in states else dereferenced(string)
+    return constant(strings[0], value.at)
 
 
 def member(of: Cpp, name: str) -> Cpp:

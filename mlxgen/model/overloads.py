@@ -36,7 +36,7 @@ _TAKES: Mapping[Kind, frozenset[str]] = {
 
 def accepted(type: Type, convert: bool) -> frozenset[str]:
     """Return the kinds of values that an argument accepts, exactly or with conversions."""
-    kinds = _TAKES[type.kind]
+    kinds = _TAKES[type.kind] | ({"str"} if type.is_union else set())
     if type.length is not None:
         kinds |= {"int"}
     if convert and "int" in kinds:
@@ -73,15 +73,15 @@ def _accepts(
     keywords: Mapping[str, frozenset[str]],
     convert: bool,
 ) -> bool:
-    places = [a.name for a in signature.args if not a.kw_only and not a.type.variadic]
-    if any(arg.type.variadic for arg in signature.args):
+    places = [a.name for a in signature.declared if not a.kw_only and not a.type.variadic]
+    if any(arg.type.variadic for arg in signature.declared):
         if not all(kinds <= _TAKES[Kind.ARRAY] for kinds in positional[len(places) :]):
             return False
         positional = positional[: len(places)]
     given = {**keywords, **dict(zip(places, positional, strict=False))}
     if len(positional) > len(places) or len(given) < len(positional) + len(keywords):
         return False
-    fixed = [arg for arg in signature.args if not arg.type.variadic]
+    fixed = [arg for arg in signature.declared if not arg.type.variadic]
     return keywords.keys() <= {arg.name for arg in fixed if not arg.pos_only} and all(
         given[arg.name] <= accepted(arg.type, convert)
         if arg.name in given
@@ -92,9 +92,9 @@ def _accepts(
 
 def covers(first: Signature, second: Signature) -> bool:
     """Return whether the first of two overloads accepts every call of the second one."""
-    met = {arg.name for arg in first.args if arg.type.variadic}  # needs no argument
-    for i, arg in enumerate(second.args):
-        other = _counterpart(first.args, i, arg)
+    met = {arg.name for arg in first.declared if arg.type.variadic}  # needs no argument
+    for i, arg in enumerate(second.declared):
+        other = _counterpart(first.declared, i, arg)
         if other is None or (arg.default is not None and other.default is None):
             return False
         if arg.type.variadic and not other.type.variadic:
@@ -102,7 +102,7 @@ def covers(first: Signature, second: Signature) -> bool:
         if not all(_each(arg.type, way) <= _each(other.type, way) for way in (False, True)):
             return False
         met.add(other.name)
-    return all(arg.default is not None for arg in first.args if arg.name not in met)
+    return all(arg.default is not None for arg in first.declared if arg.name not in met)
 
 
 def _each(type: Type, convert: bool) -> frozenset[str]:

@@ -14,9 +14,9 @@ keyword-only arguments or names of outputs; Python and torch do not distinguish 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .cpp import ENTRY, FLOAT, INT, INT64, CppType
 from .dtypes import DTYPES
@@ -43,7 +43,7 @@ class Type:
 
     kind: Kind
     optional: bool = False
-    choices: tuple[str, ...] = ()  # ENUM: the allowed strings
+    choices: tuple[str, ...] = ()  # ENUM: the allowed strings; ARRAY: those in place of an array
     single: bool = False  # FLOAT: C++ float instead of double
     int64: bool = False  # INT: C++ int64_t instead of int
     # INTS: the number, which one int or a list of one can replace; 1: one int or any list.
@@ -63,12 +63,18 @@ class Type:
             object.__setattr__(self, "optional", True)
 
     def __str__(self) -> str:
-        return f"optional {self.kind.value}" if self.optional else self.kind.value
+        name = f"{self.kind.value} or string" if self.is_union else self.kind.value
+        return f"optional {name}" if self.optional else name
 
     @property
     def is_array(self) -> bool:
         """True for an array or a list of arrays (all others are attributes)."""
         return self.kind in (Kind.ARRAY, Kind.ARRAYS)
+
+    @property
+    def is_union(self) -> bool:
+        """True for an array or one of several strings, which is two arguments in C++."""
+        return self.kind is Kind.ARRAY and bool(self.choices)
 
     @property
     def cpp(self) -> CppType:
@@ -91,7 +97,9 @@ class Type:
             name = "tuple[array, ...]"
         if self.unwrapped:
             name = f"array | {name}"
-        if self.choices:
+        if self.is_union:
+            name = f"array | Literal[{self.listed_choices}]"
+        elif self.choices:
             name = name.format(self.listed_choices)
         if self.length is not None:
             name = f"int | tuple[{', '.join(['int'] * self.length)}]"
@@ -124,6 +132,8 @@ class Type:
             right_length = self.length in (None, 1) or len(value) in (1, self.length)
             listed = self.kind in _ITEMS and (right_length or (self.empty and not value))
             return listed and all(map(Type(_ITEMS[self.kind]).takes, value))
+        if self.is_union:
+            return value in self.choices
         if type(value) not in _PYTHON_TYPES.get(self.kind, ()):  # a bool is not an int here
             return False
         if self.kind is Kind.INT or (self.kind is Kind.NUMBER and isinstance(value, int)):
@@ -134,6 +144,8 @@ class Type:
     def _cpp_spelling(self) -> str:
         """Return the type of a parameter in the C++ spelling of entries."""
         name = f"enum({self.listed_choices})" if self.choices else f"int[{self.length}]"
+        if self.is_union:
+            name = f"std::variant<array, {name}>"
         if self.kind is Kind.AXES:
             return "axes"
         if not self.choices and self.length is None:
@@ -166,7 +178,7 @@ class Default:
     @property
     def cpp(self) -> str:
         """The default in generated C++."""
-        is_array = self.type.kind is Kind.ARRAY and self.value is not None
+        is_array = self.type.kind is Kind.ARRAY and isinstance(self.value, int | float)
         return f"mx::array({self.literal})" if is_array else self.literal
 
     @property
@@ -197,7 +209,11 @@ class Default:
 
 
 class Arg(NamedTuple):
-    """An argument; ``offset`` is the slice of the signature's text that declares it."""
+    """An argument; ``offset`` is the slice of the signature's text that declares it.
+
+    An argument of Python that is an array or a string is two arguments of the operator: an optional
+    string and an optional array, of which one is given. Both have it as ``declared``.
+    """
 
     name: str
     type: Type
@@ -205,6 +221,54 @@ class Arg(NamedTuple):
     kw_only: bool = False
     offset: tuple[int, int] = (0, 0)
     pos_only: bool = False
+    declared: Arg | None = None
+
+    @property
+    def mode_of(self) -> str:
+        """The name of the array that the string replaces; empty for other arguments."""
+        is_mode = self.declared is not None and self.type.kind is Kind.ENUM
+        return self.declared.name if is_mode and self.declared is not None else ""
+
+
+def split(args: Sequence[Arg], taken: Iterable[str]) -> tuple[Arg, ...]:
+    """Return the operator's arguments for those that an entry declares.
+
+    The string precedes the array, so that a call of C++ that passes an array also passes the
+    string. ``taken``: names that no argument may get, in addition to those of arguments.
+    """
+    used, found = {*taken, *(arg.name for arg in args)}, list[Arg]()
+    for arg in args:
+        if not arg.type.is_union:
+            found.append(arg)
+            continue
+        name = f"{arg.name}_mode"
+        while name in used:
+            name += "_arg"
+        used.add(name)
+        mode = Type(Kind.ENUM, optional=True, choices=arg.type.choices)
+        for part, type in ((name, mode), (arg.name, Type(Kind.ARRAY, optional=True))):
+            default = None
+            if arg.default is not None:
+                default = Default(arg.default.value if type is mode else None, type)
+            found.append(arg._replace(name=part, type=type, default=default, declared=arg))
+    return tuple(found)
+
+
+def parted(args: Sequence[Arg], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sample of declared arguments by the names of the operator's arguments.
+
+    A required array or string that it omits is an array.
+    """
+    found = dict(values)
+    for arg in args:
+        if arg.declared is not None and arg.mode_of:
+            optional = arg.declared.type.optional or arg.declared.default
+            value = values.get(arg.mode_of, None if optional else {})
+            if isinstance(value, str):
+                found |= {arg.name: value, arg.mode_of: None}
+            elif value is not None:
+                found[arg.mode_of] = value
+    return found
 
 
 class Output(NamedTuple):
@@ -217,6 +281,7 @@ class Output(NamedTuple):
 class Signature(NamedTuple):
     """The signature of an operator.
 
+    ``args``: the arguments in C++; ``declared`` are those in Python and in the entry.
     ``named_outputs``: the text names the outputs (else they are ``out``, or ``out0, out1...``).
     ``named_args``: false for a C++ signature without names, whose arguments are ``a, b, c...``.
     ``python_name``: the name in Python if the text has another one, as torch's ``add.Tensor``.
@@ -235,17 +300,22 @@ class Signature(NamedTuple):
         return tuple(arg for arg in self.args if arg.type.is_array)
 
     @property
+    def declared(self) -> tuple[Arg, ...]:
+        """The arguments that the entry declares, which are those in Python."""
+        return tuple(arg.declared or arg for arg in self.args if not arg.mode_of)
+
+    @property
     def by_position(self) -> int:
         """The number of leading arguments that can only be passed by position in some calls.
 
         All arguments before ``*arrays`` are, with these, if there are any."""
-        star = next((i + 1 for i, arg in enumerate(self.args) if arg.type.variadic), 0)
-        return max(star, sum(arg.pos_only for arg in self.args))
+        star = next((i + 1 for i, arg in enumerate(self.declared) if arg.type.variadic), 0)
+        return max(star, sum(arg.pos_only for arg in self.declared))
 
     @property
     def target(self) -> tuple[int, str] | None:
         """The place and name of the argument to which the in-place variant gives the value."""
-        places = ((i, arg.name) for i, arg in enumerate(self.args) if arg.type.is_array)
+        places = ((i, arg.name) for i, arg in enumerate(self.declared) if arg.type.is_array)
         return next(places, None)
 
     def each_output(self, word: str) -> dict[str, int | None]:
@@ -281,21 +351,21 @@ class Signature(NamedTuple):
             annotation: The spelling of an argument's type.
             more: Additional keyword-only arguments.
         """
-        args = []
-        for arg in self.args:
+        args, declared = [], self.declared
+        for arg in declared:
             default = f" = {arg.default.python}" if arg.default else ""
             star = "*" * arg.type.variadic
             args.append(f"{star}{arg.name}: {annotation(arg)}{default}")
-        first = sum(arg.pos_only for arg in self.args)
-        last = sum(not arg.kw_only for arg in self.args)
+        first = sum(arg.pos_only for arg in declared)
+        last = sum(not arg.kw_only for arg in declared)
         rest = [*args[last:], *more]
-        star_alone = bool(rest) and not any(arg.type.variadic for arg in self.args)
+        star_alone = bool(rest) and not any(arg.type.variadic for arg in declared)
         return [*args[:first], *["/"][: first > 0], *args[first:last], *["*"] * star_alone, *rest]
 
     def cpp(self) -> str:
         """Return the signature in the C++ spelling of entries."""
         args = []
-        for arg in self.args:
+        for arg in self.declared:
             default = f" = {arg.default.cpp.removeprefix('mx::')}" if arg.default else ""
             args.append(f"{arg.type._cpp_spelling()} {arg.name}{default}")
         head = f"{self.cpp_result} {self.name or ''}".rstrip()

@@ -347,7 +347,12 @@ def _shape(args: Sequence[Arg]) -> str | None:
         return f"{always}.shape"
     if lists := [arg.name for arg in args if arg.type.kind is Kind.ARRAYS]:
         return f"{lists[0]}[0].shape"
-    return f"{arrays[0].name}.shape if {arrays[0].name} is not None else []" if arrays else None
+    if not arrays:
+        return None
+    name, declared = arrays[0].name, (arrays[0].declared or arrays[0]).type
+    tests = [f"{name} is not None"] * declared.optional
+    tests += [f"{name} != {choice!r}" for choice in declared.choices]
+    return f"{name}.shape if {' and '.join(tests)} else []"
 
 
 def _constants(
@@ -360,7 +365,8 @@ def _constants(
     found: dict[str, str] = {}
     for arg in args:
         kind, name = arg.type.kind, arg.name
-        if arg.type.is_array or (KINDS[kind].metal and not arg.type.optional):
+        absent = arg.type.optional and kind is not Kind.ENUM
+        if arg.type.is_array or (KINDS[kind].metal and not absent):
             continue
         suffix, formula = {
             Kind.INT: ("or_0", name),

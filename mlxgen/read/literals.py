@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+from dataclasses import replace
 from functools import lru_cache
 
 from ..diagnostics import Guess, did_you_mean
@@ -101,7 +102,8 @@ def default_of(text: str, type: Type, spelling: str) -> Default | None:
     if type.single and isinstance(value, float) and _FLOAT_MAX < abs(value) < math.inf:
         return None
     value = type.spread(value)
-    fits = type.takes(value) and kind is not Kind.DTYPE and not (type.is_array and type.optional)
+    absent = type.is_array and type.optional and not type.is_union  # None is the only default
+    fits = type.takes(value) and kind is not Kind.DTYPE and not absent
     return Default(value, type) if fits else None  # type: ignore[arg-type]
 
 
@@ -132,7 +134,8 @@ def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str
         return "misspelled_choice" if near else "unknown_choice", parts
     if text in _NO_VALUE and type.optional:
         return "misspelled_default", {**parts, "near": none, "guess": Guess(none, certain=True)}
-    if text == none and not type.is_array:
+    if text == none and (type.is_union or not type.is_array):
         return "default_None", parts
-    kind = str(type) if type.is_array else type.kind.value
+    kind = str(replace(type, optional=False) if type.is_union else type)
+    kind = kind if type.is_array else type.kind.value
     return "default_of_" + kind.replace(" ", "_"), parts

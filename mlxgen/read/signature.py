@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 from ..diagnostics import Guess
-from ..model.signature import Arg, Default, Kind, Output, Signature, Type, with_article
+from ..model.signature import Arg, Default, Kind, Output, Signature, Type, split, with_article
 from .literals import default_of, default_problem
 from .names import PACKAGES, RESERVED, better, clash, overload
 from .types import ARRAY, ARRAYS, CPP, NAMESPACE, PYTHON, TORCH, TYPE_WORDS, Bad, Report, Types
@@ -68,8 +68,9 @@ class _Parser(Types):
         named_args = not args or bool(args[0].name)
         if not named and len(outputs) == 1 and any(arg.name == "out" for arg in args):
             outputs = [outputs[0]._replace(name="output")]
-        args = self.checked(args, {output.name for output in outputs})
-        return Signature(op, tuple(args), tuple(outputs), named, named_args, in_python)
+        returned = {output.name for output in outputs}
+        every = split(self.checked(args, returned), returned)
+        return Signature(op, every, tuple(outputs), named, named_args, in_python)
 
     def own_name(self) -> tuple[str | None, str | None]:
         """Parse the operator's name, if any, and its name in Python, if that differs."""
@@ -322,7 +323,7 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
     """
     wrong: list[tuple[str, tuple[int, int]]] = []
     args = []
-    for theirs, ours in zip(cpp.args, python.args, strict=False):
+    for theirs, ours in zip(cpp.declared, python.declared, strict=False):
         type = _combined(theirs.type, ours.type)
         default = Default(ours.default.value, type) if ours.default and type else None
         args.append(ours._replace(type=type or ours.type, default=default))
@@ -335,19 +336,23 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
             value = theirs.default.cpp
             wrong.append((f"the default of '{ours.name}' is {value} there", ours.offset))
     last = python.args[-1].offset if python.args else (0, 1)
-    if len(cpp.args) != len(python.args):
-        counts = f"the number of arguments is {len(cpp.args)} there, but {len(python.args)} here"
+    counted = len(cpp.declared), len(python.declared)
+    if counted[0] != counted[1]:
+        counts = f"the number of arguments is {counted[0]} there, but {counted[1]} here"
         wrong.append((counts, last))
     if [o.type.kind for o in cpp.outputs] != [o.type.kind for o in python.outputs]:
         results = f"it returns {cpp.cpp_result} there, but {python.python_result} here"
         wrong.append((results, last))
     for message, offset in wrong:
         report("MG218", f"the signature differs from cpp_signature: {message}", *offset, None)
-    return None if wrong else python._replace(args=tuple(args), name=python.name or cpp.name)
+    args_of_op = split(args, (output.name for output in python.outputs))
+    return None if wrong else python._replace(args=args_of_op, name=python.name or cpp.name)
 
 
 def _combined(cpp: Type, python: Type) -> Type | None:
     """Return the more specific of two types, or None if they contradict each other."""
+    if cpp.is_union != python.is_union:
+        return None
     vague = {Kind.SHAPE: Kind.INTS, Kind.ENUM: Kind.STR}
     in_python = replace(cpp, kind=vague.get(cpp.kind, cpp.kind), single=False, int64=False)
     if python in (cpp, in_python):

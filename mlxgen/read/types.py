@@ -62,6 +62,7 @@ _WORDS: tuple[tuple[Type, str, str, str], ...] = (
 _UNIONS = {
     frozenset({ARRAYS}): "optional_list",
     frozenset({_MORE}): "ellipsis",
+    frozenset({ARRAY, Type(Kind.STR)}): "union_str",
 }
 _NOT_IN_MLX = re.compile("Generator|Device|Stream|Layout|MemoryFormat|Dimname|Storage|QScheme")
 NAMESPACE = re.compile(r"mx::|mlx::core::|mx\.|mlx\.core\.|typing\.|collections\.abc\.")
@@ -87,7 +88,7 @@ def _pairs(items: str) -> dict[str, tuple[str, str]]:
     return {item[:-2]: (item[-2], item[-1]) for item in items.split()}
 
 
-_OF_CPP = "std::optional<> std::vector<> enum()"
+_OF_CPP = "std::optional<> std::vector<> std::variant<> enum()"
 CPP = _grammar(1, "C++", _OF_CPP, "std::pair<> std::tuple<>", "[", "const array& x")
 _GENERIC = "Optional[] Union[] Literal[] list[] Sequence[] tuple[]"
 PYTHON = _grammar(2, "Python", _GENERIC, "tuple[] (()", "|", "x: array")
@@ -260,8 +261,12 @@ class Types(Tokens):
         if len(types) == 2 and ARRAY in types and types & {ARRAYS, _TUPLE}:
             (several,) = types - {ARRAY}
             types = {replace(several, unwrapped=True)}
-        if ARRAY in types and types <= {ARRAY, _INT, _FLOAT, _BOOL}:
-            types = {ARRAY}  # every array accepts numbers, which are weakly typed
+        strings = [type for type in types if type.kind is Kind.ENUM]
+        if ARRAY in types and types.difference(strings) <= {ARRAY, _INT, _FLOAT, _BOOL}:
+            if strings[1:]:
+                raise self.error("literals", begin)
+            # Every array accepts numbers, which are weakly typed.
+            types = {replace(ARRAY, choices=strings[0].choices) if strings else ARRAY}
         if types == {_INT, _INTS}:
             types = {_INT_OR_INTS}
         if any(type.kind is Kind.INTS and type.length for type in types):
@@ -317,7 +322,7 @@ class Types(Tokens):
         if word in ("enum", "Literal"):
             return self.choices(closing, begin)
         items = [self.union() for _ in self.several(closing)]
-        if word == "Union":
+        if word in ("Union", "std::variant"):
             return set().union(*items)
         if word == "tuple" and items[1:] != [{_MORE}]:
             return self.ints(items, begin)

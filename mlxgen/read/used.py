@@ -9,7 +9,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ..diagnostics import Diagnostics
 from ..model.op import dotted_names
-from ..model.signature import Arg, Default, Output, Signature, Type
+from ..model.signature import Arg, Default, Output, Signature, Type, split
 from ..model.used import UsedOperator
 from .packages import Found, find, missing
 from .settings import Settings
@@ -103,7 +103,9 @@ def _named(found: Found, row: _Operator) -> Iterator[tuple[str, UsedOperator]]:
     operator = UsedOperator(
         cpp_name=row.cpp_name,
         header=row.header,
-        signature=Signature(row.name, args, outputs, python_name=row.python_name),
+        signature=Signature(
+            row.name, split(args, [o.name for o in outputs]), outputs, python_name=row.python_name
+        ),
         pure=row.pure,
         linear=row.jvp == "linear",
         doc=row.doc or "",

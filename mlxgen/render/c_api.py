@@ -176,10 +176,14 @@ class CFunction:
     @property
     def documentation(self) -> str:
         """The documentation: that of C++, choices and the results."""
+        view = View(self.op)
+        listed = {mode.name for mode, _ in view.from_unions}  # in the documentation of C++
         choices = [
-            f"- ``{p.name}``: one of {p.type.listed_choices}" for p in self.params if p.type.choices
+            f"- ``{p.name}``: one of {p.type.listed_choices}"
+            for p in self.params
+            if p.type.choices and p.label not in listed
         ]
-        parts = [View(self.op).documentation]
+        parts = [view.documentation]
         parts += ["Choices:\n\n" + "\n".join(choices)] if choices else []
         if len(self.results) > 1:
             names = ", ".join(f"``{r.name}`` is ``{r.label}``" for r in self.results)

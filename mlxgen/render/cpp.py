@@ -37,6 +37,7 @@ from ..model.op import (
     metal_stem,
     shown_axes,
 )
+from ..model.signature import Arg, quoted
 
 # Control characters as octal escapes, the only escapes with a fixed length.
 _ESCAPES = {c: f"\\{c:03o}" for c in (*range(32), 127)}
@@ -111,9 +112,19 @@ def binding_type(p: Parameter) -> str:
     if p.type.variadic:
         return "const nb::args&"
     bound = "const mlxgen::IntsArg&" if p.type.length else _BOUND.get(p.type.kind)
-    if bound and p.type.optional and p.type.kind is not Kind.AXES:
+    type = p.type
+    if p.arg.declared:
+        bound, type = "const mlxgen::StringOrArray&", p.arg.declared.type
+    if bound and type.optional and type.kind is not Kind.AXES:
         return f"const std::optional<{bound.removeprefix('const ').removesuffix('&')}>&"
     return bound or str(p.type.cpp_param)
+
+
+def mode_text(arg: Arg) -> str:
+    """Return the documentation of the string that replaces an array; empty for other arguments."""
+    several = "One of " * (len(arg.type.choices) > 1)
+    listed = ", ".join(f"``{quoted(choice)}``" for choice in arg.type.choices)
+    return f"{several}{listed}, in place of ``{arg.mode_of}``." if arg.mode_of else ""
 
 
 def cast(p: Parameter, kernel: Kernel) -> bool:
@@ -191,7 +202,8 @@ class View:
             of = ((name, self.shown_shape(name), texts.get(name, "")) for name in names)
             return "\n".join(f"- ``{name}``{shape}: {text}" for name, shape, text in of if text)
 
-        if listed := items(entry.args, (p.name for p in self.params)):
+        texts = {p.name: mode_text(p.arg) for p in self.params} | dict(entry.args)
+        if listed := items(texts, (p.name for p in self.params)):
             parts.append(f"Arguments:\n\n{listed}")
         if isinstance(entry.returns, dict) and len(self.op.outputs) > 1:
             names = [output.name for output in self.op.outputs]
@@ -205,6 +217,17 @@ class View:
     def shown_shape(self, name: str) -> str:
         """Return the axes of an array for documentation."""
         return f" {shown_axes(self.op.axes[name])}" if name in self.op.axes else ""
+
+    @property
+    def in_python(self) -> list[Parameter]:
+        """The arguments in Python: of a string and an array that are one, the array."""
+        return [p for p in self.params if not p.arg.mode_of]
+
+    @property
+    def from_unions(self) -> list[tuple[Parameter, Parameter]]:
+        """The strings and arrays that are one argument in Python."""
+        of = self.op.arguments.by_name
+        return [(p, of[p.arg.mode_of]) for p in self.params if p.arg.mode_of]
 
     @property
     def trailing(self) -> list[Parameter]:
@@ -263,7 +286,7 @@ class View:
     @property
     def first_keyword(self) -> Parameter | None:
         """The first keyword-only argument in Python."""
-        return None if self.variadic else next((p for p in self.params if p.arg.kw_only), None)
+        return None if self.variadic else next((p for p in self.in_python if p.arg.kw_only), None)
 
     @property
     def variadic(self) -> Parameter | None:

@@ -59,14 +59,25 @@ def _item(text: str) -> str:
 
 
 def check_samples(op: Op) -> Sequence[Mapping[str, Any]]:
-    """Return the samples of the generated checks: those of the entry, or a default one."""
+    """Return the samples of the generated checks: those of the entry, or a default one.
+
+    Every string that can replace an array is in one of them. Without samples of the entry, the
+    array is, too.
+    """
     if not op.arguments.arrays:
         return []
-    if not op.entry.samples and all(
-        p.arg.default or p.type.optional for p in op.arguments.attributes
-    ):
-        return [{}]
-    return op.entry.samples
+    found = [*op.entry.samples]
+    if not found and all(p.arg.default or p.type.optional for p in op.arguments.attributes):
+        found = [{}]
+    for arg in op.signature.declared if found else ():
+        if arg.type.is_union:
+            default = arg.default.value if arg.default else None
+            given = [sample.get(arg.name, default) for sample in found]
+            missing: list[Any] = [string for string in arg.type.choices if string not in given]
+            if not op.entry.samples and (arg.type.optional or arg.default):
+                missing.append({})
+            found += [{**found[0], arg.name: value} for value in missing]
+    return found
 
 
 def gradient_summary(op: Op) -> str:
@@ -105,21 +116,21 @@ def op_dict(op: Op) -> dict[str, Any]:
         "of_mlx": op.forward.form is Form.BIND and not op.forward.include,
         "args": [
             {
-                "name": p.name,
-                "type": p.type.python,
-                "kind": p.type.kind.value,
-                "choices": list(p.type.choices),
-                "optional": p.type.optional,
-                "default": p.arg.default.python if p.arg.default is not None else None,
-                "has_default": p.arg.default is not None,
-                "kw_only": p.arg.kw_only,
-                "pos_only": p.arg.pos_only,
-                "dtype": p.dtype,
+                "name": arg.name,
+                "type": arg.type.python,
+                "kind": arg.type.kind.value,
+                "choices": list(arg.type.choices),
+                "optional": arg.type.optional,
+                "default": arg.default.python if arg.default is not None else None,
+                "has_default": arg.default is not None,
+                "kw_only": arg.kw_only,
+                "pos_only": arg.pos_only,
+                "dtype": op.arguments.by_name[arg.name].dtype,
                 # For packages that use this one (read/used.py).
-                "resolved": type_dict(p.type),
-                "value": p.arg.default.value if p.arg.default is not None else None,
+                "resolved": type_dict(arg.type),
+                "value": arg.default.value if arg.default is not None else None,
             }
-            for p in op.arguments.params
+            for arg in op.signature.declared
         ],
         "outputs": [
             {"name": o.name, "type": o.type.python, "resolved": type_dict(o.type)}

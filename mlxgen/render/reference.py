@@ -15,7 +15,7 @@ from ..model.dtypes import ACCUMULATOR
 from ..model.op import GROUP, DtypeRule, Form, Op, shown_axes
 from ..model.signature import Arg, Kind
 from .c_api import CFunction
-from .cpp import View
+from .cpp import View, mode_text
 
 BACKENDS = {"cpu": "CPU", "gpu": "GPU", "metal": "Metal"}
 
@@ -34,23 +34,26 @@ class DocumentedArgument(NamedTuple):
 
 def arguments(op: Op) -> list[DocumentedArgument]:
     """Return the arguments of an operator."""
-    found = []
-    for p in op.arguments.params:
-        default = p.arg.default
-        given = default is not None and default.value is not None
-        array = "list(array)" if p.is_list and not p.type.variadic else "array"
-        found.append(
-            DocumentedArgument(
-                name=p.name,
-                type=array if p.type.is_array else p.type.python,
-                is_array=p.type.is_array,
-                shape=_shape(op, p.name),
-                optional=default is not None or p.type.optional or p.type.variadic,
-                default=default.python if default is not None and given else "",
-                text=op.entry.args.get(p.name, "Input array." if p.type.is_array else ""),
-            )
-        )
-    return found
+    return [documented(op, arg) for arg in op.signature.declared]
+
+
+def documented(op: Op, arg: Arg) -> DocumentedArgument:
+    """Return the documentation of one argument."""
+    type, default = arg.type, arg.default
+    given = default is not None and default.value is not None
+    array = "list(array)" if type.kind is Kind.ARRAYS and not type.variadic else "array"
+    of_arrays = type.is_array and not type.is_union
+    text = mode_text(arg) or ("Input array." if of_arrays else "")
+    text = "Input array, or one of these strings." if type.is_union else text
+    return DocumentedArgument(
+        name=arg.name,
+        type=array if of_arrays else type.python,
+        is_array=of_arrays,
+        shape=_shape(op, arg.name),
+        optional=default is not None or type.optional or type.variadic,
+        default=default.python if default is not None and given else "",
+        text=op.entry.args.get(arg.name, text),
+    )
 
 
 class DocumentedResult(NamedTuple):

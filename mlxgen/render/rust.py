@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from ..model.dtypes import ACCUMULATOR
 from ..model.kinds import Kind
 from ..model.op import Op, camel
-from ..model.signature import Type
+from ..model.signature import Type, parted
 from .c_api import CFunction, CParam, Passed, spelling
 from .cpp import wrapped
 from .python import check_samples
-from .reference import arguments, markdown, results
+from .reference import documented, markdown, results
 
 WIDTH = 100
 # Keywords, and names of the prelude that no variable can hide.
@@ -315,9 +315,8 @@ class RustFunction:
         self.params: list[RustParam] = []
         names: set[str] = set(_PARAMETERS)
         dtypes = {p.name: rule.dtypes for rule in self.op.dtype_rules for p in rule.params}
-        for p, of, argument in zip(
-            c.params, self.op.arguments.params, arguments(self.op), strict=True
-        ):
+        for p, of in zip(c.params, self.op.arguments.params, strict=True):
+            argument = documented(self.op, of.arg)
             name = free(p.label, names)
             names.add(name)
             enum = None
@@ -487,7 +486,8 @@ class RustFunction:
 
     def _example(self) -> Iterator[str]:
         """Yield the lines of an example: the entry's first sample, or guessed values."""
-        samples = check_samples(self.op)
+        args = [p.arg for p in self.op.arguments.params]
+        samples = [parted(args, sample) for sample in check_samples(self.op)]
         known = bool(samples) or all(p.type.optional or p.is_option for p in self.params)
         sample = samples[0] if samples else {p.c.label: _guess(p) for p in self.required}
         call = SampleCall(self, sample)

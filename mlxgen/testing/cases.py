@@ -62,8 +62,8 @@ def case(
         sample: For an array, a mapping with `shape`, `low`, `high`, `values`, `dtype`, `away_from`:
             random numbers from `low` to `high`, none within 0.1 of the points `away_from`, or the
             given `values`. For a list of arrays, a list of such mappings. For any other argument,
-            its value. An omitted array has shape (3, 4) and numbers from -2 to 2; an omitted
-            optional array is None.
+            its value. For an array or string, a mapping or the string. An omitted array has shape
+            (3, 4) and numbers from -2 to 2; an omitted optional array is None.
         overload: The operator's name in C++, if it is one of several overloads.
     """
     return Case(function, sample or {}, overload)
@@ -205,7 +205,7 @@ class Subject:
                 for i, item in enumerate(given):
                     if item is not None:
                         found.append(SampleArray.of(arg, item, i, dtypes))
-            elif arg["kind"] == "array" and (given is not None or not arg["optional"]):
+            elif arg["kind"] == "array" and _is_passed(arg, given):
                 found.append(SampleArray.of(arg, given or {}, None, dtypes))
         return found
 
@@ -258,7 +258,8 @@ class Subject:
     def keywords(self, arrays: Sequence[mx.array]) -> dict[str, Any]:
         """Return the arguments of a call: these arrays and the other values of the sample."""
         kinds = {arg["name"]: arg["kind"] for arg in self.op["args"]}
-        out: dict[str, Any] = {name: None for name, kind in kinds.items() if kind == "array"}
+        absent = [a for a in self.op["args"] if a["kind"] == "array" and not _is_by_default(a)]
+        out: dict[str, Any] = {arg["name"]: None for arg in absent}
         sample = self.case.sample
         for name, kind in kinds.items():
             if kind == "list of optional arrays" and sample.get(name) is not None:
@@ -271,7 +272,8 @@ class Subject:
             else:
                 out[slot.arg][slot.index] = a
         for name, value in sample.items():
-            if "array" not in kinds[name]:
+            is_other = kinds[name] == "array" and not isinstance(value, Mapping)
+            if is_other or "array" not in kinds[name]:
                 is_dtype = kinds[name] == "dtype" and value is not None
                 out[name] = getattr(mx, value) if is_dtype else value
         return out
@@ -400,6 +402,18 @@ class Subject:
             own = tuple(f"[{self.op[key]}]" for key in ("name", "python_name"))
             return not str(error).startswith(own)
         return True
+
+
+def _is_by_default(arg: Mapping[str, Any]) -> bool:
+    """Return true for an array or string that has its default if a sample omits it."""
+    return bool(arg.get("choices")) and arg["has_default"]
+
+
+def _is_passed(arg: Mapping[str, Any], given: Any) -> bool:
+    """Return true if a sample passes an array for an argument."""
+    if given is None:
+        return not (arg["optional"] or _is_by_default(arg))
+    return not isinstance(given, str)
 
 
 @cache

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import json
 import math
 import os
@@ -20,7 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ PASSES = ("forward", "gradient")  # the gradient includes the forward pass
 DTYPES = ("float32", "float16", "bfloat16")  # of mlxops.nn; float32 of mlxops.special
 ON_CPU = {"N": 8, "T": 8, "V": 8}  # divisors of typical sizes: CPUs are slower
 MOST = 30  # repetitions of a row
+REMEDY = "use more --seconds, or --only"
 GRADIENT = 5  # the time of a gradient as a multiple of the forward pass, until it is known
 COLUMNS = (24, 8, 9, 9, 10, 10, 8, 10, 10)  # widths
 
@@ -66,7 +68,7 @@ class Pair:
     arguments: tuple[Argument, ...]
     small: Mapping[str, int]
     typical: Mapping[str, int]
-    compiled: bool = True  # False: a loop over time, which MLX's users do not compile
+    compiled: bool = True  # False: a loop over time, which takes seconds to compile
 
 
 @dataclass(frozen=True)
@@ -603,7 +605,9 @@ _SPECIAL = (
     _special("erfc", lambda x: 1 - mx.erf(x), "1 - mx.erf(x)", (-4, 1)),
     _special("exprel", lambda x: mx.expm1(x) / x, "mx.expm1(x) / x", (0.1, 4)),
     _special("huber", _huber, "mx.where of both cases", (0.5, 1), (-2, 2)),
-    _special("hypot", lambda x, y: mx.sqrt(x * x + y * y), "mx.sqrt", (0.5, 4), (0.5, 4)),
+    _special(
+        "hypot", lambda x, y: mx.sqrt(x * x + y * y), "mx.sqrt(x * x + y * y)", (0.5, 4), (0.5, 4)
+    ),
     _special("kl_div", _kl_div, "mx.where, mx.log", (0.1, 1), (1.5, 4)),
     _special("lgamma", _lgamma, "asymptotic series at x + 6, for positive x", (3, 20)),
     _special("log1mexp", lambda x: mx.log(-mx.expm1(x)), "mx.log(-mx.expm1(x))", (-4, -0.1)),
@@ -646,7 +650,7 @@ _SPECIAL = (
 )
 
 PAIRS = _TRAINING + _SPECIAL
-WITHOUT: Mapping[str, str] = {}  # operators of mlxops.nn that are not compared, and why
+OPERATORS = ", ".join(pair.name for pair in PAIRS)
 
 
 def sizes_of(pair: Pair, size: str) -> Mapping[str, int]:
@@ -738,44 +742,41 @@ def seconds_of(call: Callable[[], list[mx.array]]) -> float:
 def measure(row: Row, pair: Pair, inputs: Sequence[mx.array], budget: float) -> Row:
     """Return the row with its numbers, or with a note. It takes about ``budget`` seconds."""
     begin = time.perf_counter()
-    calls: list[Callable[[], list[mx.array]] | None] = []
-    peaks: list[int | None] = []
+    calls: dict[str, Callable[[], list[mx.array]]] = {}
+    peaks: dict[str, int] = {}
     notes: list[str] = []
     for side, function in (("mlxops", pair.ours), ("MLX", pair.theirs)):
         try:
             call = call_of(pair, function, row.what, inputs, row.compiled)
             seconds_of(call)  # compiles
-            peaks.append(peak(call))
+            peaks[side] = peak(call)
         except (RuntimeError, ValueError) as error:  # what MLX raises, also for lacking gradients
             missing = row.what == "gradient" and "implemented" in str(error).lower()
             text = "no gradient" if missing else f"{type(error).__name__}: {one_line(error)}"
             notes.append(f"{side}: {text}")
-            calls.append(None)
-            peaks.append(None)
         else:
-            calls.append(call)
-    times: tuple[list[float], list[float]] = ([], [])
-    sides = [i for i in (0, 1) if calls[i] is not None]
-    while sides:
-        # In alternating order, because the second one profits from the memory of the first.
-        for i in sides if len(times[sides[0]]) % 2 else reversed(sides):
-            timed = calls[i]
-            assert timed is not None
-            times[i].append(seconds_of(timed))
-        if time.perf_counter() - begin >= budget or len(times[sides[0]]) >= MOST:
+            calls[side] = call
+    times: dict[str, list[float]] = {side: [] for side in calls}
+    order = list(calls)
+    repetitions = 0
+    while order:
+        for side in order:
+            times[side].append(1e3 * seconds_of(calls[side]))
+        order.reverse()  # because the second one profits from the memory of the first
+        repetitions += 1
+        if time.perf_counter() - begin >= budget or repetitions >= MOST:
             break
-    ours, theirs = (1e3 * statistics.median(side) if side else None for side in times)
-    return Row(
-        **{
-            **asdict(row),
-            "repetitions": max(map(len, times)),
-            "ours_ms": ours,
-            "mlx_ms": theirs,
-            "ratio": theirs / ours if ours and theirs else None,
-            "ours_peak_bytes": peaks[0],
-            "mlx_peak_bytes": peaks[1],
-            "note": "; ".join(notes),
-        }
+    medians = {side: statistics.median(found) for side, found in times.items()}
+    ours, theirs = medians.get("mlxops"), medians.get("MLX")
+    return replace(
+        row,
+        repetitions=repetitions,
+        ours_ms=ours,
+        mlx_ms=theirs,
+        ratio=theirs / ours if ours and theirs else None,
+        ours_peak_bytes=peaks.get("mlxops"),
+        mlx_peak_bytes=peaks.get("MLX"),
+        note="; ".join(notes),
     )
 
 
@@ -816,11 +817,11 @@ def run(
         expected = 3 * likely  # a call that compiles, one for the memory, and one that is timed
         note = ""
         if expected >= left:
-            note = "not measured: the time is up (--seconds, --only)"
+            note = f"not measured: the time is up; {REMEDY}"
         elif expected > max(seconds / 10, 4 * share):
-            note = f"not measured: may take {expected:.0f} s (--seconds, --only)"
+            note = f"not measured: may take {expected:.0f} s; {REMEDY}"
         if note:
-            row = Row(**{**asdict(row), "shapes": shapes, "note": note})
+            row = replace(row, note=note)
         else:
             inputs = draw(pair, sizes, getattr(mx, dtype))
             row = measure(row, pair, inputs, share)
@@ -831,12 +832,15 @@ def run(
 
 
 def compiles() -> bool:
-    """Tell whether ``mx.compile`` works: on the CPU it needs a C++ compiler."""
+    """Tell whether ``mx.compile`` works: on the CPU it needs g++, and has no effect without it."""
+    y = mx.compile(lambda x: mx.exp(x) * x + 1)(mx.ones(4))
+    graph = io.StringIO()
+    mx.export_to_dot(graph, y)
     try:
-        mx.eval(mx.compile(lambda x: mx.exp(x) * x + 1)(mx.ones(4)))
-    except RuntimeError:
+        mx.eval(y)
+    except RuntimeError:  # of g++
         return False
-    return True
+    return "Compiled" in graph.getvalue()
 
 
 def machine(compiled: bool) -> dict[str, Any]:
@@ -868,6 +872,22 @@ def line(cells: Sequence[str]) -> str:
     return " ".join(padded)
 
 
+def heading(about: Mapping[str, Any]) -> str:
+    """Return the lines above the table, from the description of the machine."""
+    device = about["device"]
+    lines = [
+        f"{about['chip']}, {about['memory_bytes'] / 2**30:.0f} GiB, {about['os']}",
+        f"MLX {about['mlx']}, mlxops {about['mlxops']}, {device.get('name') or device['kind']}",
+        "Times are medians. ratio: MLX's time / ours; MB: peak memory above the arguments.",
+    ]
+    if not about["compile"]:
+        lines.append(
+            "Nothing is compiled: mx.compile has no effect here (on the CPU it needs g++)."
+        )
+    names = ("operator", "size", "dtype", "pass", "ours ms", "MLX ms", "ratio", "ours MB", "MLX MB")
+    return "\n".join([*lines, "", line(names)])
+
+
 def formatted(row: Row) -> str:
     """Return the line of a row, and its note."""
 
@@ -884,32 +904,41 @@ def formatted(row: Row) -> str:
 
 def chosen(names: str) -> list[Pair]:
     """Return the pairs of names like "gated_delta,special.erf"; raise ``ValueError``."""
-    known = {name: pair for pair in PAIRS for name in (pair.name, pair.name.split(".")[1])}
+    short = {pair.name.split(".")[1]: pair for pair in PAIRS}
+    known = {pair.name: pair for pair in PAIRS} | short
     pairs = []
     for name in (name.strip() for name in names.split(",")):
         if name not in known:
-            short = name.split(".")[-1]
-            near = difflib.get_close_matches(short, [p.name.split(".")[1] for p in PAIRS])
-            hint = (
-                f"did you mean {' or '.join(near)}?"
-                if near
-                else "operators: " + ", ".join(pair.name for pair in PAIRS)
+            near = difflib.get_close_matches(name.split(".")[-1].lower(), short)
+            hint = " or ".join(short[other].name for other in near)
+            raise ValueError(
+                f"unknown operator '{name}': "
+                + (f"did you mean {hint}?" if hint else f"choose from {OPERATORS}")
             )
-            raise ValueError(f"unknown operator '{name}': {hint}")
         if known[name] not in pairs:
             pairs.append(known[name])
     return pairs
 
 
 def positive(text: str) -> float:
-    """Return a number of seconds; raise ``ValueError``."""
-    value = float(text)
+    """Return a number of seconds; raise argparse's error."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0 < value < math.inf:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
     return value
 
 
-positive.__name__ = "positive number"  # for argparse's message
+def obstacle(file: Path) -> str:
+    """Return why a file cannot be written, or nothing."""
+    if file.is_dir():
+        return "it is a folder"
+    if not file.parent.is_dir():
+        return f"there is no folder '{file.parent}'"
+    existing = file if file.exists() else file.parent
+    return "" if os.access(existing, os.W_OK) else "permission denied"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -917,11 +946,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m mlxops.bench",
         description="Compare operators of mlxops with MLX's on this machine.",
+        epilog=f"Operators: {OPERATORS}",
     )
     parser.add_argument(
         "--seconds", type=positive, default=SECONDS, help="the time of the whole run (%(default)s)"
     )
-    parser.add_argument("--only", metavar="NAME", help="only these operators, with commas between")
+    parser.add_argument("--only", metavar="NAMES", help="only these operators: gru,special.erf")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the numbers to FILE")
     parser.add_argument("--device", choices=("cpu", "gpu"), help="the device (MLX's default)")
     options = parser.parse_args(arguments)
@@ -930,8 +960,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(f"--only: {error}")
     file: Path | None = options.json
-    if file and (file.is_dir() or not os.access(file.parent, os.W_OK)):
-        parser.error(f"--json: cannot write '{file}'")
+    if file and (reason := obstacle(file)):
+        parser.error(f"--json: cannot write '{file}': {reason}")
     before = mx.default_device()
     if options.device:
         device = mx.gpu if options.device == "gpu" else mx.cpu
@@ -948,18 +978,6 @@ def report(pairs: Sequence[Pair], seconds: float, file: Path | None) -> int:
     """Measure, print the table, write the file, and return the exit status."""
     compiled = compiles()
     about = machine(compiled)
-    device = about["device"]
-    print(f"{about['chip']}, {about['memory_bytes'] / 2**30:.0f} GiB, {about['os']}")
-    print(f"MLX {about['mlx']}, mlxops {about['mlxops']}, {device.get('name') or device['kind']}")
-    print("Times are medians. ratio: MLX's time / ours; MB: peak memory above the arguments.")
-    if not compiled:
-        print("mx.compile needs a C++ compiler here: nothing is compiled.")
-    print()
-    print(
-        line(
-            ("operator", "size", "dtype", "pass", "ours ms", "MLX ms", "ratio", "ours MB", "MLX MB")
-        )
-    )
     rows: list[Row] = []
 
     def show(row: Row) -> None:
@@ -968,8 +986,12 @@ def report(pairs: Sequence[Pair], seconds: float, file: Path | None) -> int:
 
     stopped = False
     try:
+        print(heading(about))
         run(pairs, seconds, compiled, show)
     except KeyboardInterrupt:
+        stopped = True
+    except BrokenPipeError:  # the table's reader has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         stopped = True
     if file:
         named = [{("pass" if k == "what" else k): v for k, v in asdict(r).items()} for r in rows]

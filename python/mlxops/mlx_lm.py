@@ -250,10 +250,11 @@ _originals: dict[tuple[str, str], Callable[..., Any]] = {}
 
 def install() -> None:
     """Replace mlx-lm's functions with mlxops' functions."""
-    for place, new in REPLACED.items():
-        if place not in _originals:
-            _originals[place] = _owner(place)[1]
-            _swap(place, _originals[place], new)
+    # All functions are looked up first, so that an ImportError leaves mlx-lm as it was.
+    found = {place: _owner(place)[1] for place in REPLACED if place not in _originals}
+    for place, original in found.items():
+        _originals[place] = original
+        _swap(place, original, REPLACED[place])
 
 
 def uninstall() -> None:
@@ -307,7 +308,10 @@ def report(model: mlx.nn.Module) -> list[Row]:
     The last row is the layer of the logits and the operator of ``loss``, a replacement of the
     trainer's ``default_loss``.
     A line is about all layers of one kind. Their numbers are ranges, as in ``layers.0-2,4-6``.
+    Raises ``TypeError`` if the model is not a module.
     """
+    if not isinstance(model, mlx.nn.Module):
+        raise TypeError(f"[report] model must be an mlx.nn.Module, not {type(model).__name__}.")
     rows = [row for path, layer in _layers(model) for row in _rows_of(path, layer)]
     if callable(model):
         rows.append(_row_of_loss(model))
@@ -358,7 +362,11 @@ def _rows_of(path: str, layer: mlx.nn.Module) -> Iterator[Row]:
 
 
 def _row_of_loss(model: Any) -> Row:
-    head, _ = _find_head(model, mx.zeros((1, 2), mx.int32))
+    try:
+        head, _ = _find_head(model, mx.zeros((1, 2), mx.int32))
+    except Exception as error:  # of the model: a part of one, or a kernel that needs a GPU
+        message = next(iter(str(error).splitlines()), "")
+        head = f"the model fails for tokens: {type(error).__name__}: {message}"
     if isinstance(head, str):
         return Row("", type(model).__name__, "default_loss", None, head)
     path = next(path for path, layer in _layers(model) if layer is head.layer)
@@ -433,6 +441,8 @@ def _find_head(model: Any, tokens: mx.array) -> tuple[_Head | str, mx.array]:
     layers = [layer for layer in model.modules() if type(layer) in _HEADS]
     with _recorded(layers, None) as calls:
         logits = model(tokens)
+    if not isinstance(logits, mx.array):
+        return f"the model returns {type(logits).__name__}, not an array", logits
     layer, x, y = calls[-1] if calls else (model, tokens, tokens)
     if y.shape != logits.shape or x.shape[:-1] != tokens.shape:
         return "the last linear layer does not compute the logits", logits
@@ -512,20 +522,21 @@ def loss(model: Any, batch: mx.array, lengths: mx.array) -> tuple[mx.array, mx.a
     """Compute the trainer's ``default_loss`` without storing all logits: mean and count.
 
     The logits must be the results of a linear layer or of embeddings, also quantized. They can have
-    a scale and a softcap. Other models use ``default_loss``; ``report`` prints the reason.
+    a scale and a softcap. Other models use ``default_loss``; ``report`` prints the reason. If no
+    token counts, the mean is 0 (with ``default_loss``: NaN).
     """
     head, logits = _find_head(model, batch[:, :-1])
     if isinstance(head, str):
         mean, count = default_loss(lambda _: logits, batch, lengths)
         return mean, count
-    targets = batch[:, 1:]
+    targets = batch[:, 1:].astype(mx.int32)  # unsigned tokens are allowed, and -100 is below
     steps = mx.arange(1, targets.shape[1] + 1)
     inside = (steps >= lengths[:, :1]) & (steps <= lengths[:, 1:])
     targets = mx.where(inside, targets, -100)
     count = inside.sum()  # once: mx.compile fails for a result that is computed twice
     if "scales" in head.layer:
         rows = _quantized_entropies(head, targets.flatten(), model.training)
-        mean = rows.sum() / count
+        mean = rows.sum() / mx.maximum(count, 1)
     else:
         bias = head.layer.get("bias")
         x = head.x if head.scale == 1 else head.x * head.scale

@@ -158,14 +158,21 @@ class Program:
                 lines.append(f"const size_t {name}_sizes[] = {{{sizes}}};")
                 arguments += [name, f"{name}_sizes", str(len(value))]
             return
+        union = kind == "array" and arg["choices"]  # an array or a string: two arguments
         if arg["name"] not in call.values:
-            declared = arg["name"]
-            arguments.append(f"{function}__{declared}")
+            names = [f"{arg['name']}_mode"] * bool(union) + [arg["name"]]
+            arguments += [f"{function}__{declared}" for declared in names]
             return
         value = call.values[arg["name"]]
         if isinstance(value, InC):
             arguments.append(value.text)
-        elif kind == "array":
+            return
+        if union and isinstance(value, str):
+            arguments += [c_string(value), "mlxgen_no_array()"]
+            return
+        if union:
+            arguments.append("NULL")
+        if kind == "array":
             if value is None:
                 arguments.append("mlxgen_no_array()")
                 return

@@ -70,6 +70,14 @@ YAML = r"""
   composite: >-
     x + (1 if text == 'a"??!' else 0) + (2 if mode == 'one' else 4) + (8 if maybe is None else 16)
     + (32 if maybe_mode is None else 64 if maybe_mode == 'p' else 128)
+- name: masks
+  signature: >-
+    masks(x: array, gate: array | Literal['open', 'shut'],
+    mask: array | Literal['tw"o??!', 'none'] | None = 'none') -> array
+  composite: >-
+    (x if gate == 'open' else x * 0 if gate == 'shut' else x * gate)
+    + (1 if mask is None else 2 if mask == 'none' else 4) * (1 if mask != 'tw"o??!' else 8)
+    + (mask if mask is not None and mask not in ('none', 'tw"o??!') else zeros_like(x))
 - name: lists
   signature: >-
     lists(x: array, ints: Sequence[int], floats: Sequence[float] = [0.5, -1e-05],
@@ -176,6 +184,11 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("texts", {"maybe": "\u00e4", "maybe_mode": None}),
     ("texts", {"mode": "two"}),
     ("texts", {"maybe_mode": "r"}),
+    ("masks", {"gate": "open"}),
+    ("masks", {"gate": "shut", "mask": None}),
+    ("masks", {"gate": Y, "mask": 'tw"o??!'}),
+    ("masks", {"mask": Y}),
+    ("masks", {"gate": "ajar"}),
     ("lists", {"ints": []}),
     ("lists", {"ints": [5, -2], "floats": [1e300], "bools": [], "maybe": [], "none": None}),
     ("lists", {"ints": [1], "pair": [7, 8], "maybe": [1, 2], "none": []}),
@@ -230,6 +243,17 @@ FALSE: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("texts", {"text": InC("NULL")}, "[texts] text must not be NULL."),
     ("texts", {"mode": InC("NULL")}, "[texts] mode must not be NULL."),
+    (
+        "masks",
+        {"gate": InC("NULL, mlxgen_no_array()")},
+        "[masks] gate must be either an array or a string. Got gate_mode: None, gate: None.",
+    ),
+    (
+        "masks",
+        {"gate": "open", "mask": InC('"none", x_value')},
+        "[masks] mask cannot be both an array and a string. "
+        "Got mask_mode: 'none', mask: float32 (2, 3).",
+    ),
     (
         "lists",
         {"ints": InC("NULL, 2")},
@@ -436,7 +460,7 @@ def in_rust(op: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     types = {arg["name"]: arg["resolved"] for arg in op["args"]}
     given = {name: (types[name], value) for name, value in values.items() if value is not None}
     return all(
-        ("choices" not in type or value in type["choices"])
+        ("choices" not in type or not isinstance(value, str) or value in type["choices"])
         and (type.get("length", 1) == 1 or len(value) == type["length"])
         for type, value in given.values()
     )
@@ -450,7 +474,7 @@ def test_calls_in_rust(kinds: ModuleType, tmp_path: Path) -> None:
         call = call_of(kinds, name, given)
         if in_rust(call.op, call.values):
             program.add(call)
-    assert len(program.calls) == len(CALLS) - 3
+    assert len(program.calls) == len(CALLS) - 4
     crate = tmp_path / "kinds"
     shutil.copytree(folder_of(kinds) / "rust", crate)
     (crate / "tests").mkdir()

@@ -325,6 +325,26 @@ async def test_completion(editor: Editor) -> None:
 
 
 @pytest.mark.asyncio
+async def test_an_array_or_a_string_is_one_argument(editor: Editor) -> None:
+    entry = """\
+- signature: 'third(x: array, mask: array | Literal["causal"] | None = None) -> array'
+  composite: x if mask is None else x * mask
+  grad: {x: grad}
+- signature: "fourth(array x) -> array"
+  composite: third(x, "causal")
+"""
+    (found,) = [d for d in await editor.write(entry) if d.code == "MG311"]
+    assert found.message.startswith("op 'third': 'mask' may be a string here")
+    for mark in ("x if ", "{x: ", "  grad: {"):
+        labels = await editor.complete(mark)
+        assert "mask" in labels and "mask_mode" not in labels
+    right = entry.replace("x * mask", 'x if mask == "causal" else x * mask')
+    assert await editor.write(right.replace("{x: grad}", "{x: grad, mask: none}")) == []
+    text = 'third(x: array, mask: array | Literal["causal"] | None = None) -> array'
+    assert text in await editor.hover("third(x, ")
+
+
+@pytest.mark.asyncio
 async def test_hover(editor: Editor) -> None:
     await editor.write(YAML)
     await editor.write(

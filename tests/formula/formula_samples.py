@@ -38,6 +38,11 @@ ARGUMENTS = {
     "dt": Type(Kind.DTYPE, optional=True),
     "low": Type(Kind.FLOAT, optional=True),
 }
+# Arrays or strings, of which C++ has two variables.
+UNIONS = {
+    "mask": Type(Kind.ARRAY, optional=True, choices=("causal", "full")),
+    "bias": Type(Kind.ARRAY, choices=("none",)),
+}
 
 
 def _signature(text: str) -> Signature:
@@ -49,6 +54,9 @@ def _signature(text: str) -> Signature:
 OPS = {
     "sincos": _signature("sincos(x: array) -> (sin: array, cos: array)"),
     "axpby": _signature("axpby(x: array, y: array, *, alpha: float = 1.0) -> array"),
+    "masked": _signature(
+        'masked(x: array, mask: array | Literal["full", "causal", "none"] | None = None) -> array'
+    ),
     "resize": _signature(
         "resize(x: array, scale: list[int] = [2, 2], "
         'mode: Literal["a", "b"] = "a", axis: axes = None) -> array'
@@ -56,6 +64,7 @@ OPS = {
 }
 OP_CPP = {name: f"ops::{name}" for name in OPS}
 NAMES = {name: Name(type_, 2 if name == "grads" else None) for name, type_ in ARGUMENTS.items()}
+NAMES |= {name: Name(type_, mode=f"{name}_mode") for name, type_ in UNIONS.items()}
 RELEASE = installed_mlx()  # which compiles the translations
 SCOPE = Scope(NAMES, OPS, OP_CPP, release=RELEASE)
 SHAPES_ONLY = Scope(NAMES, OPS, OP_CPP, stream=False, release=RELEASE)
@@ -82,6 +91,11 @@ mx::array axpby(
     const mx::array& y,
     double alpha,
     mx::StreamOrDevice s);
+mx::array masked(
+    const mx::array& x,
+    const std::optional<std::string>& mask_mode,
+    const std::optional<mx::array>& mask,
+    mx::StreamOrDevice s);
 mx::array resize(
     const mx::array& x,
     const std::vector<int>& scale,
@@ -106,6 +120,9 @@ def body(expr: Expr, **places: str) -> str:
 def translation_unit(items: Sequence[tuple[str, str, Expr]]) -> str:
     """Return C++ with one function per translated formula (its text, the type of its result)."""
     params = [f"    {type_.cpp_param} {name}" for name, type_ in ARGUMENTS.items()]
+    for name in UNIONS:
+        params.append(f"    const std::optional<std::string>& {name}_mode")
+        params.append(f"    const std::optional<mx::array>& {name}")
     listed = ",\n".join([*params, "    mx::StreamOrDevice s"])
     functions = [
         f"// {text}\n{cpp} f{i}(\n{listed}) {{\n  {body(expr)}\n}}\n"
@@ -175,6 +192,10 @@ class Formulas:
             "take_along_axis({array}, {array}, axis={int})",
             f"softmax({{array}}, axis=-1, precise={self._pick('True', 'flag')})",
             "({array}).T",
+            "({array} if bias == 'none' else bias @ {array})",
+            "(mask * {array} if mask is not None and mask not in ('full', 'causal') else {array})",
+            f"masked({{array}}, {self._pick('mask', 'bias', 'w', 'None', repr('full'), 'x')})",
+            "fast.scaled_dot_product_attention(x, y, {array}, scale={num}, mask='causal')",
             f"squeeze({{array}}, {self._pick('axis', 'ints', 'n', '(0, -1)')})",
             f"sort({{array}}, {self._pick('axis0', '-1', 'None')})",
             "einsum('ij,jk->ik', {array}, {array})",
@@ -258,6 +279,9 @@ class Formulas:
         if depth <= 0:
             return self._pick(
                 "flag",
+                "bias == 'none'",
+                "mask is None",
+                "mask in ('causal', 'full')",
                 "mode == 'a'",
                 "x.ndim == 2",
                 "n > 0",

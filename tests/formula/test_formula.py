@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,45 @@ def check_cpp(source: str, folder: Path) -> None:
         ("w @ x if w is not None else x", "w.has_value() ? mx::matmul(*w, x, s) : x"),
         ("x if w is None else w", "!w.has_value() ? x : *w"),
         ("x if mode == 'a' else y", 'mode == "a" ? x : y'),
+        ("x if bias == 'none' else bias", 'bias_mode == "none" ? x : *bias'),
+        ("bias.T if 'none' != bias else x", 'bias_mode != "none" ? mx::transpose(*bias, s) : x'),
+        ("x if bias in ('none',) else bias", 'bias_mode == "none" ? x : *bias'),
+        ("bias if bias not in ['none'] else x", 'bias_mode != "none" ? *bias : x'),
+        ("x if not bias != 'none' else bias", '!(bias_mode != "none") ? x : *bias'),
+        (
+            "x if mask is None else x * mask if mask != 'full' and mask != 'causal' else y",
+            "!mask_mode.has_value() && !mask.has_value() ? x : "
+            '(mask_mode != "full" && mask_mode != "causal" ? mlxgen::multiply(x, *mask, s) : y)',
+        ),
+        (
+            "y if mask in ('full', 'causal') else x if mask is None else mask",
+            'mask_mode == "full" || mask_mode == "causal" ? y : (!mask.has_value() ? x : *mask)',
+        ),
+        (
+            "y if mask == 'full' or mask == 'causal' else mask if mask is not None else x",
+            'mask_mode == "full" || mask_mode == "causal" ? y : (mask.has_value() ? *mask : x)',
+        ),
+        (
+            "x if bias == 'none' else bias if bias != 'none' else y",
+            'bias_mode == "none" ? x : (bias_mode != "none" ? *bias : y)',
+        ),
+        ("masked(x, mask)", "ops::masked(x, mask_mode, mask, s)"),
+        ("masked(x, bias)", "ops::masked(x, bias_mode, bias, s)"),
+        ("masked(x, 'full')", 'ops::masked(x, "full", std::nullopt, s)'),
+        ("masked(x, name)", "ops::masked(x, name, std::nullopt, s)"),
+        ("masked(x, y)", "ops::masked(x, std::nullopt, y, s)"),
+        ("masked(x, w)", "ops::masked(x, std::nullopt, w, s)"),
+        ("masked(x, None)", "ops::masked(x, std::nullopt, std::nullopt, s)"),
+        ("masked(x)", "ops::masked(x, std::nullopt, std::nullopt, s)"),
+        (
+            "masked(x, mask) if mask != 'full' else masked(x, mask)",
+            'mask_mode != "full" ? ops::masked(x, mask_mode, mask, s) '
+            ': ops::masked(x, "full", std::nullopt, s)',
+        ),
+        (
+            "fast.scaled_dot_product_attention(x, x, x, scale=1, mask=w)",
+            None,
+        ),
         ("sum([a * 2 for a in xs])", None),
         ("axpby(x, y)", "ops::axpby(x, y, 1.0, s)"),
         ("axpby(x, y, alpha=n)", "ops::axpby(x, y, n, s)"),
@@ -408,6 +448,27 @@ def test_all_errors_are_reported() -> None:
         ("x + w", "MG311", "w", "'w' may be None"),
         ("w.sum()", "MG311", "w", "is not None"),
         ("x.reshape(axis0)", "MG311", "axis0", ""),
+        ("x + bias", "MG311", "bias", "'bias' may be a string"),
+        ("bias.sum()", "MG311", "bias", "bias != 'none'"),
+        ("-bias", "MG311", "bias", "may be a string"),
+        ("bias", "MG311", "bias", "may be a string"),
+        ("exp(bias)", "MG311", "bias", "may be a string"),
+        ("stack([x, bias])", "MG311", "bias", "may be a string"),
+        ("x if bias == 'none' and flag else bias", "MG311", None, "may be a string"),
+        ("mask if mask is not None else x", "MG311", "mask", "mask != 'causal'"),
+        ("x if mask == 'full' else mask", "MG311", None, "mask != 'causal'"),
+        ("x if mask in ('full', 'causal') else mask", "MG311", None, "may be None"),
+        ("x if bias == 'no' else y", "MG316", "'no'", "'none'"),
+        ("x if bias is None else y", "MG319", "bias is None", "never None"),
+        ("x if bias < 'none' else y", "MG311", "bias", "may be a string"),
+        ("x if bias == 2 else y", "MG311", "bias", "may be a string"),
+        ("x if bias else y", "MG312", "bias", "compare it"),
+        ("masked(x, bias if flag else x)", "MG311", None, "may be a string"),
+        ("masked(x, 'half')", "MG316", "'half'", "'none'"),
+        ("masked(x, 2)", "MG307", "2", "Literal"),
+        ("masked(x, mask_mode='full')", "MG306", "mask_mode='full'", "masked(x, mask=None)"),
+        ("x * mask_mode", "MG303", "mask_mode", "unknown name"),
+        ("fast.scaled_dot_product_attention(x, x, x, scale=1, mask=bias)", "MG311", "bias", ""),
         ("x if x > 0 else y", "MG312", "x > 0", "where"),
         ("x if n else y", "MG312", "n", "n != 0"),
         ("x if w else y", "MG312", "w", "is not None"),
@@ -763,7 +824,15 @@ dequantize(quantize(q2, 32)[0], quantize(q2, 32)[1], quantize(q2, 32)[2], 32)
 quantized_matmul(q2, quantize(q2)[0], quantize(q2)[1], quantize(q2)[2])
 sin(exp(x)) * sin(exp(x)) + exp(x); split(exp(q2), 2)[0] - split(exp(q2), 2)[1]
 (exp(x) if flag else y) * exp(x) + (exp(x) if flag else y)
-stack([exp(x) * f for f in xs]) - exp(x)"""
+stack([exp(x) * f for f in xs]) - exp(x)
+x if empty is None else -x; x if text is None else -x; x if mask is None else -x
+x if text == 'causal' else 2 * x if text == 'full' else 3 * x
+mask @ x if mask is not None and mask != 'causal' and mask != 'full' else x
+mask @ x if mask not in ('causal', 'full') and mask is not None else x
+fast.scaled_dot_product_attention(q[:, :, :2], q[:, :, :2], q[:, :, :2], scale=1, mask=inputs)
+fast.scaled_dot_product_attention(q, q, q, scale=1, mask=causal)
+fast.scaled_dot_product_attention(q, q, q, scale=1, mask=nothing)
+"""
 
 OTHERS = {
     "shape": """
@@ -794,6 +863,9 @@ mode not in ('b',)
 x.shape == y.shape; x.shape != (2, 3); 2 in x.shape; n not in (1, 3); x.dtype == float32
 issubdtype(i.dtype, integer); w is not None; v is None or v.ndim == 7
 any(a.ndim == 3 for a in xs); all(a.shape[0] == n for a in xs); h.dtype in (float16, bfloat16)
+text == 'full'; text != 'full'; mask == 'full'; mask != 'causal'; empty == 'full'; empty != 'full'
+text in ('causal', 'full'); mask in ('causal', 'full'); empty not in ('causal',); mask is not None
+text is not None; empty is None; 'full' == text and mask is not None; text == name
 flag == (n > 3); name != mode; bool(n); result_type(h, x) == float32
 len([d for d in x.shape if d > 2]) == 1""",
 }
@@ -884,14 +956,27 @@ def test_values(tmp_path: Path) -> None:
     types["none"] = Type(Kind.INTS)
     types["half"] = types["truth"] = types["scalar"]
     types["w"] = types["v"] = Type(Kind.ARRAY, optional=True)
-    scope = Scope({name: Name(t, 2 if name == "xs" else None) for name, t in types.items()}, {}, {})
-    names = python_names({**arrays, "v": None, "xs": [arrays["x"], arrays["y"]]})
+    known = {name: Name(t, 2 if name == "xs" else None) for name, t in types.items()}
+    union = Type(Kind.ARRAY, optional=True, choices=("causal", "full"))
+    known |= {name: Name(union, mode=f"{name}_mode") for name in ("mask", "text", "empty")}
+    known |= {
+        name: Name(replace(union, choices=("causal",)), mode=f"{name}_mode")
+        for name in ("inputs", "causal", "nothing")
+    }
+    scope = Scope(known, {}, {})
+    given = {"mask": arrays["sq"], "text": "full", "empty": None}
+    given |= {"inputs": arrays["sq"], "causal": "causal", "nothing": None}
+    names = python_names({**arrays, **given, "v": None, "xs": [arrays["x"], arrays["y"]]})
     facts = {k: ArrayFacts(v.shape, str(v.dtype).split(".")[-1]) for k, v in arrays.items()}
+    facts |= {"mask": facts["sq"], "text": "full", "empty": None}
     facts = {**NUMBERS, **facts, "v": None, "xs": [facts["x"], facts["y"]]}
     lines = [RUN]
     lines += [f'  auto {k} = in.at("{k}");' for k in arrays if k != "w"]
     lines += ['  std::optional<mx::array> w = in.at("w");', "  std::optional<mx::array> v;"]
     lines += ["  std::vector<mx::array> xs{x, y};", CPP_NUMBERS]
+    lines += ["  std::optional<mx::array> mask = sq, text, empty, inputs = sq, causal, nothing;"]
+    lines += ['  std::optional<std::string> mask_mode, text_mode = "full", empty_mode;']
+    lines += ['  std::optional<std::string> inputs_mode, causal_mode = "causal", nothing_mode;']
     expected: dict[int, tuple[str, Any]] = {}
     for i, (kind, text) in enumerate(value_formulas()):
         expr = compiled(text, samples.RESULTS[kind][0], scope)

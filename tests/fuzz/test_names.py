@@ -45,7 +45,7 @@ def own(op) -> set[str]:
     for p in op.arguments.params:
         names |= {p.cpp, p.name, p.member, p.present, f"{p.cpp}_size_"}
         names |= {p.rule} - {"kDtypes"}
-        names |= {f"has_{p.cpp}", f"{p.cpp}_size", f"{p.cpp}_dtype"}
+        names |= {f"has_{p.cpp}", f"{p.cpp}_size", f"{p.cpp}_dtype", f"{p.cpp}_given"}
     for output in op.outputs:
         names |= {output.name, f"to_{output.name}", f"value_{output.name}"}
         names |= {f"value_to_{output.name}"}

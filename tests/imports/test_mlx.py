@@ -97,6 +97,14 @@ def test_check_accepts_all(everything: Imported, tmp_path: Path) -> None:
             ],
         ),
         ("divmod", ["divmod(a: array, b: array) -> list[array]"]),
+        (
+            "fast.scaled_dot_product_attention",
+            [
+                "scaled_dot_product_attention(q: array, k: array, v: array, *, scale: float, "
+                'mask: array | Literal["causal"] | None = None, sinks: array | None = None, '
+                "force_fused: bool = False) -> array"
+            ],
+        ),
         ("atleast_1d", ["atleast_1d(*arys: array) -> array | list[array]"]),
     ],
 )

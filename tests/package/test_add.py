@@ -43,6 +43,12 @@ ARGUMENTS = [
     ("Out: array", "const array& Out", "Tensor Out"),
     ("size: array", "const array& size", "Tensor size"),
 ]
+# Arguments that torch cannot spell, or whose index is -1 for None.
+IN_PYTHON = [
+    ('mask: array | Literal["p", "q"] | None = None', "", ""),
+    ('gate: array | Literal["p"]', "", ""),
+    ('maybe: Literal["p", "q"] | None = None', "", ""),
+]
 OUTPUTS = [
     ("array", "array", "Tensor"),
     ("(y: array, z: array)", "std::pair<array, array>", "(Tensor y, Tensor z)"),
@@ -138,7 +144,9 @@ def test_every_signature(turn: int, package: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("options", [[], ["--kernel", "metal"], ["--kernel", "cpu,metal"]])
-@pytest.mark.parametrize("words", ARGUMENTS, ids=lambda words: words[0].partition(":")[0])
+@pytest.mark.parametrize(
+    "words", [*ARGUMENTS, *IN_PYTHON], ids=lambda words: words[0].partition(":")[0]
+)
 def test_metal_kernels_of_every_argument(
     words: tuple[str, str, str],
     options: list[str],
@@ -175,6 +183,10 @@ COMPILED = {
         *("--kernel", "cpu"),
     ],
     "listed(array[] xs, ScalarType dtype, int[]? k=None) -> (array i, array z)": [],
+    'masked(x: array, mask: array | Literal["p"], way: Literal["u"] | None = None) -> array': [
+        *("--kernel", "cpu,metal"),
+    ],
+    'only(mask: array | Literal["p", "q"] | None) -> array': ["--kernel", "cpu"],
     "typed(array x, int axis=-1) -> array": ["--dtype", "float32", "--kernel", "cpu"],
     "told(array x, int? m, str s, int[] k, axes k_count, ScalarType d, bool? b) -> array": [
         *("--kernel", "cpu,metal"),
@@ -195,6 +207,9 @@ def test_kernels_compile(package: Path, monkeypatch: pytest.MonkeyPatch) -> None
         with mx.stream(mx.cpu):
             assert ops.scaled(x, x).tolist() == x.tolist()
             assert ops.typed(x.astype(mx.float16)).dtype == mx.float32
+            assert ops.only(x).shape == x.shape
+            with pytest.raises(ValueError, match="At least one array"):
+                ops.only("q")
             with pytest.raises(ValueError, match="axis is out of range for x"):
                 ops.typed(x, axis=2)
         # The Metal kernels, as C++.

@@ -46,7 +46,8 @@ PLAIN = """
     qwen3_moe qwen3_vl qwen3_vl_moe recurrent_gemma seed_oss smollm3 solar_open stablelm starcoder2
     talkie telechat3 youtu_llm
 """
-# The keys of single families. Their modules have the name of the family, unless `module` names one.
+# All families that the tests of the loss cover, and keys of single ones. Their modules have the
+# name of the family, unless `module` names one.
 FAMILIES: dict[str, dict[str, Any]] = {
     **{name: {} for name in PLAIN.split()},
     "falcon_mamba": {"module": "mamba"},
@@ -73,7 +74,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def build(name: str, **keys: Any) -> Any:
     """Return a model with random weights, also for weights that start at zero or one."""
-    own = {"model_type": name, **FAMILIES[name], **keys}
+    own = {"model_type": name, **FAMILIES.get(name, {}), **keys}
     module = importlib.import_module(f"mlx_lm.models.{own.pop('module', name)}")
     configuration = {**SHARED, **own}
     configuration["text_config"] = dict(configuration)

@@ -6,6 +6,7 @@ The models are those of examples/fine_tune.py and families.py: tiny, with random
 from __future__ import annotations
 
 import importlib
+import inspect
 import operator
 import subprocess
 import sys
@@ -226,6 +227,69 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     ours.uninstall()
     row = ours.report(model)[0]
     assert row.replacement is None and "uninstall" in row.reason
+
+
+def test_install_is_complete_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release of mlx-lm without one of the functions stays as it was."""
+    ours.uninstall()
+    with monkeypatch.context() as patched:
+        patched.delattr("mlx_lm.models.bailing_moe_linear.recurrent_gla")
+        with pytest.raises(ImportError, match=r"requires mlx-lm 0\.32"):
+            ours.install()
+    assert gated_delta.gated_delta_update is not ours.gated_delta_update
+    ours.install()
+    assert gated_delta.gated_delta_update is ours.gated_delta_update
+
+
+def test_signatures() -> None:
+    """Arguments have mlx-lm's names, positions and default values."""
+    for place, new in ours.REPLACED.items():
+        found, expected = (
+            list(inspect.signature(function).parameters.values())
+            for function in (new, ours._originals[place])
+        )
+        if expected[0].name == "self":
+            found, expected = found[1:], expected[1:]
+        assert [(p.name, p.kind, p.default) for p in found] == [
+            (p.name, p.kind, p.default) for p in expected
+        ]
+
+
+def test_report_of_failing_models() -> None:
+    """A model that cannot compute logits: BitNet's kernel has no CPU path; a model without head."""
+    rows = ours.report(families.build("bitnet"))
+    assert rows[0].function == "execute_matmul_kernel"
+    assert "metal_kernel" in rows[-1].reason and rows[-1].replacement is None
+    rows = ours.report(families.build("mamba").backbone)
+    assert rows[0].replacement == "nn.selective_scan"
+    assert rows[-1].reason.startswith("the model fails for tokens: TypeError: ")
+
+    class Output(llama.Model):
+        def __call__(self, tokens: mx.array) -> Any:
+            return {"logits": super().__call__(tokens)}
+
+    model = families.build("llama")
+    model.__class__ = Output
+    assert ours.report(model)[-1].reason == "the model returns dict, not an array"
+
+
+@pytest.mark.parametrize("model", [None, "a/name", (None, None), llama.Model], ids=str)
+def test_report_of_no_model(model: Any) -> None:
+    with pytest.raises(TypeError, match=r"\[report\] model must be an mlx\.nn\.Module, not "):
+        ours.report(model)
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+def test_unusual_batches(quantize: bool) -> None:
+    """Tokens of any integer type, and rows of which no token counts."""
+    model = quantized("llama", False, group_size=32, bits=8) if quantize else tiny("mamba")[0]
+    tokens, lengths = mx.random.randint(0, 50, (2, 8)), mx.array([[1, 7], [2, 5]])
+    expected = gradients(model, (tokens, lengths), default_loss)
+    for dtype in (mx.uint8, mx.uint32, mx.int64):
+        found = gradients(model, (tokens.astype(dtype), lengths), ours.loss)
+        assert difference(found, expected) < CLOSE
+    found = gradients(model, (tokens, mx.array([[9, 9]] * 2)), ours.loss)
+    assert not any(value.any() for value in found.values())
 
 
 @pytest.mark.parametrize("name", ["mamba", "jamba"])

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pages import PAGES
 
 import mlxgen
 from mlxgen.diagnostics.messages import messages
 from mlxgen.model.dtypes import DTYPES
-from mlxgen.model.signature import Arg, Default, Kind, Output, Signature, Type, quoted
+from mlxgen.model.signature import Arg, Default, Kind, Output, Signature, Type, quoted, split
 from mlxgen.read.names import RESERVED
 from mlxgen.read.signature import combine, parse_signature
 
@@ -50,8 +50,9 @@ def errors(text: str, spelling: str = "any") -> list[tuple[str, str]]:
 
 def bare(signature: Signature) -> Signature:
     """Remove the offsets from a signature."""
-    args = tuple(arg._replace(offset=(0, 0)) for arg in signature.args)
-    return signature._replace(args=args, named_args=True)
+    args = (arg._replace(offset=(0, 0)) for arg in signature.declared)
+    outputs = (output.name for output in signature.outputs)
+    return signature._replace(args=split([*args], outputs), named_args=True)
 
 
 # ---- the three spellings -----------------------------------------------------------------------
@@ -136,6 +137,12 @@ def test_the_forms_of_the_proposal():
             'array f(array x, enum("a", "b") mode = "b", std::string t = "c")',
             "f(x: array, mode: Literal['a', \"b\"] = 'b', t: str = 'c') -> array",
             "f(Tensor x, enum('a', 'b',) mode='b', str t=\"c\") -> Tensor",
+        ),
+        (
+            'f(x: array, m: array | Literal["a", "b"] | None = "b") -> array',
+            'f(x: array, m: None | typing.Literal["a", "b"] | scalar | array = "b") -> array',
+            'f(x: array, m: Optional[Union[float, array, Literal["a", "b"]]] = "b") -> array',
+            'array f(array x, std::optional<std::variant<array, enum("a", "b")>> m = "b")',
         ),
         (
             "array f(std::vector<int> a, mx::Shape b, axes c, Dtype d, std::optional<Dtype> e)",
@@ -265,11 +272,12 @@ INTS = st.integers(-(2**31), 2**31 - 1)
 @st.composite
 def types(draw) -> Type:
     kind = draw(st.sampled_from(Kind))
+    has_choices = kind is Kind.ENUM or (kind is Kind.ARRAY and draw(st.booleans()))
     return Type(
         kind,
         optional=kind is Kind.AXES or (kind is not Kind.ARRAYS and draw(st.booleans())),
         choices=tuple(draw(st.lists(TEXTS, min_size=1, max_size=3, unique=True)))
-        if kind is Kind.ENUM
+        if has_choices
         else (),
         single=kind is Kind.FLOAT and draw(st.booleans()),
         int64=kind is Kind.INT and draw(st.booleans()),
@@ -280,8 +288,11 @@ def types(draw) -> Type:
 @st.composite
 def defaults(draw, type: Type) -> Default | None:
     kind = type.kind
-    if type.optional and (kind is Kind.ARRAY or draw(st.booleans())):
+    only_none = kind is Kind.ARRAY and not type.choices
+    if type.optional and (only_none or draw(st.booleans())):
         return Default(None, type)
+    if type.is_union:
+        return Default(draw(st.sampled_from(type.choices)), type)
     if type.is_array:
         return None
     value = {
@@ -325,7 +336,8 @@ def signatures(draw) -> Signature:
     named = draw(st.booleans())
     if named:
         outputs = [output._replace(name=f"result_{output.name}") for output in outputs]
-    return Signature(draw(st.none() | NAMES), tuple(args), tuple(outputs), named)
+    every = split(args, [output.name for output in outputs])
+    return Signature(draw(st.none() | NAMES), every, tuple(outputs), named)
 
 
 def without_widths(signature: Signature) -> Signature:
@@ -335,16 +347,17 @@ def without_widths(signature: Signature) -> Signature:
         type = replace(arg.type, single=False, int64=False)
         return arg._replace(type=type, default=arg.default and Default(arg.default.value, type))
 
-    return signature._replace(args=tuple(map(arg, signature.args)))
+    args = split([*map(arg, signature.declared)], [output.name for output in signature.outputs])
+    return signature._replace(args=args)
 
 
 def in_cpp(signature: Signature) -> Signature:
     """Remove the facts that C++ spelling cannot express: keyword-only marks, output names."""
-    args = tuple(arg for arg in signature.args if not arg.kw_only)
+    args = [arg for arg in signature.declared if not arg.kw_only]
     count = len(signature.outputs)
     names = ["out"] if count == 1 else [f"out{i}" for i in range(count)]
     outputs = tuple(map(Output, names, (output.type for output in signature.outputs)))
-    return Signature(signature.name, args, outputs)
+    return Signature(signature.name, split(args, names), outputs)
 
 
 TORCH = {
@@ -392,6 +405,23 @@ def torch(signature: Signature) -> str:
     return f"{signature.name or ''}({', '.join(args)}) -> {result}"
 
 
+def test_an_array_or_a_string_is_two_arguments():
+    text = 'f(x: array, m: array | Literal["a"] = "a", *, m_mode: float = 1) -> (m_mode_arg: array)'
+    signature = parse(text)
+    mode, array = signature.args[1:3]
+    assert [arg.name for arg in signature.args] == ["x", "m_mode_arg_arg", "m", "m_mode"]
+    assert [arg.name for arg in signature.declared] == ["x", "m", "m_mode"]
+    assert mode.type == Type(Kind.ENUM, optional=True, choices=("a",)) and mode.mode_of == "m"
+    assert array.type == Type(Kind.ARRAY, optional=True) and not array.mode_of
+    assert mode.declared is array.declared is signature.declared[1]
+    assert (mode.default.value, array.default.value) == ("a", None)
+    assert signature.python() == text.replace("= 1", "= 1.0")
+    again = parse(signature.python())
+    assert bare(again) == bare(signature)
+    (required,) = {arg.default for arg in parse("f(m: array | Literal['a']) -> array").args}
+    assert required is None
+
+
 ROUND_TRIP = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -412,6 +442,7 @@ def test_round_trip_in_python(signature):
 @ROUND_TRIP
 @given(signatures())
 def test_round_trip_without_widths(signature):
+    assume(not any(arg.type.is_union for arg in signature.declared))  # torch has no such type
     signature = without_widths(signature)
     assert bare(parse(torch(signature))) == signature
 
@@ -872,6 +903,11 @@ def test_demanded_spelling(text, spelling, code):
         ("mx.add(Tensor x) -> Tensor", "'mx.add' cannot be the name", "write 'add'"),
         ('f(m: Literal["sum"] = "sun") -> array', "is not one of the choices", 'write "sum"'),
         ('f(m: Literal["sum"] = "x") -> array', "is not one of the choices", 'use one of "sum"'),
+        ("f(m: array | str) -> array", "must list its strings", 'array | Literal["first",'),
+        ("f(m: array | Literal['a'] | Literal['b']) -> array", "several enumerated", "one of them"),
+        ("f(m: list[array] | Literal['a']) -> array", "this union", 'array | Literal["text"]'),
+        ('f(m: array | Literal["a"] = 1) -> array', "must be one of the strings, not 1", '"a"'),
+        ('f(m: array | Literal["a"] = None) -> array', "'None' is not a default", "optional"),
         ("f(n: int = None) -> array", "'None' is not a default for an int", "optional"),
         ("f(k: int[2] = [1]) -> array", "expected ',' or ')'", "tuple[int, int] for two integers"),
         ("f(Tensor x, int k[2]) -> Tensor", "expected ',' or ')'", "before the name"),
@@ -900,6 +936,7 @@ def test_mistakes_are_those_that_can_be_made():
         "number_of_outputs",
         "number_of_outputs_in_C++",
         "default_of_optional_array",
+        "default_of_array_or_string",
         *(f"default_of_{kind.value}".replace(" ", "_") for kind in Kind),
     }
 

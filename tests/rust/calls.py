@@ -31,6 +31,22 @@ def number(value: float) -> str:
     return str(value).lower()
 
 
+def _parts(
+    arg: Mapping[str, Any], values: Mapping[str, Any]
+) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Return an argument with the values; for an array or string, two arguments with theirs."""
+    if arg["kind"] != "array" or not arg["choices"]:
+        return [(arg, values)]
+    name, mode = arg["name"], f"{arg['name']}_mode"
+    string = {**arg, "name": mode, "kind": "enumerated string", "optional": True}
+    array = {**arg, "choices": [], "optional": True}
+    given = {}
+    if name in values:
+        value = values[name]
+        given = {mode: value, name: None} if isinstance(value, str) else {mode: None, name: value}
+    return [(string, given), (array, given)]
+
+
 @dataclass
 class Program:
     """The calls of a Rust program."""
@@ -45,15 +61,16 @@ class Program:
         op, lines, arguments, fields = call.op, list[str](), list[str](), list[str]()
         home = "::".join(filter(None, [self.crate, *op["module"].split(".")]))
         numbers = [a for a in op["args"] if a["kind"] == "array" and not a["optional"]]
-        options = [arg for arg in op["args"] if arg["has_default"] and arg not in numbers]
-        for arg in op["args"]:
-            if arg["name"] in call.values:
-                text = self._argument(
-                    arg, call.values[arg["name"]], lines, f"{home}::{camel(op['name'])}"
-                )
+        numbers = [arg for arg in numbers if not arg["choices"]]
+        every = [part for arg in op["args"] for part in _parts(arg, call.values)]
+        options = [arg for arg, _ in every if arg["has_default"] and arg not in numbers]
+        for arg, values in every:
+            if arg["name"] in values:
+                value = values[arg["name"]]
+                text = self._argument(arg, value, lines, f"{home}::{camel(op['name'])}")
             if arg not in options:
                 arguments.append(text)
-            elif arg["name"] in call.values:
+            elif arg["name"] in values:
                 fields.append(f"{arg['name']}: {text}")
         if options:
             rest = ["..Default::default()"] * (len(fields) < len(options))

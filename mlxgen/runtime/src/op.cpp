@@ -160,7 +160,8 @@ int choice(
     const char* op,
     const char* name,
     const std::string& value,
-    std::initializer_list<const char*> choices) {
+    std::initializer_list<const char*> choices,
+    bool or_array) {
   int index = 0;
   std::string all;
   for (auto c : choices) {
@@ -171,8 +172,9 @@ int choice(
     ++index;
   }
   throw std::invalid_argument(
-      "[" + std::string(op) + "] " + name + " must be one of " + all +
-      ", got '" + value + "'.");
+      "[" + std::string(op) + "] " + name + " must be " +
+      (or_array ? "an array or " : "") + "one of " + all + ", got '" + value +
+      "'.");
 }
 
 std::vector<Named> named(const char* name, const Arrays& arrays) {

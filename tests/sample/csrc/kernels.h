@@ -159,3 +159,10 @@ template <typename T>
 T gain(T x, T gain) {
   return x * gain;
 }
+
+template <typename T>
+void masked(mlxgen::In<T> x, int mask_mode, mlxgen::In<T> mask, double fill, mlxgen::Out<T> out) {
+  for (size_t i = 0; i < x.size(); ++i) {
+    out[i] = mask_mode == 1 ? static_cast<T>(fill) : mask ? x[i] * mask[i] : x[i];
+  }
+}

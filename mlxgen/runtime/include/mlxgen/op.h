@@ -155,14 +155,26 @@ std::vector<Shape> shapes_of(
   }
 }
 
-/** Return the index of a string in `choices`; raise an error if it is not
- * there.
+/**
+ * Return the index of a string in `choices`; raise an error if it is not there.
+ * With `or_array` the error says that the argument can also be an array.
  */
 int choice(
     const char* op,
     const char* name,
     const std::string& value,
-    std::initializer_list<const char*> choices);
+    std::initializer_list<const char*> choices,
+    bool or_array = false);
+
+/** The same for an optional string, whose index is -1 if there is none. */
+inline int choice(
+    const char* op,
+    const char* name,
+    const std::optional<std::string>& value,
+    std::initializer_list<const char*> choices,
+    bool or_array = false) {
+  return value ? choice(op, name, *value, choices, or_array) : -1;
+}
 
 ///////////////////////////////////////////////////////////////////////////////
 // Dtypes and shapes of the inputs

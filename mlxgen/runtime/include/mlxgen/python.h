@@ -273,6 +273,20 @@ inline std::optional<Scalar> to_number(
   return arg ? std::optional(to_number(*arg, op, name)) : std::nullopt;
 }
 
+/** An array or a string: two arguments in C++, of which one is given. */
+using StringOrArray = std::variant<std::string, ArrayArg>;
+
+inline std::pair<std::optional<std::string>, std::optional<ArrayArg>>
+string_and_array(const std::optional<StringOrArray>& arg) {
+  if (!arg) {
+    return {};
+  }
+  if (auto string = std::get_if<std::string>(&*arg)) {
+    return {*string, std::nullopt};
+  }
+  return {std::nullopt, std::get<ArrayArg>(*arg)};
+}
+
 /** `axis=`: None, one axis or several. */
 using AxesArg = std::variant<std::monostate, int, std::vector<int>>;
 

@@ -38,6 +38,8 @@ set(MLXGEN_OP_SOURCES
     "src/pick_dim.cpp"
     "src/_picked.cpp"
     "src/normalize.cpp"
+    "src/masked.cpp"
+    "src/gated.cpp"
     "src/dispatch.cpp"
 )
 set(MLXGEN_BINDING_SOURCES
@@ -90,6 +92,8 @@ set(MLXGEN_HEADERS
     "include/ops/pick_dim.h"
     "include/ops/_picked.h"
     "include/ops/normalize.h"
+    "include/ops/masked.h"
+    "include/ops/gated.h"
     "include/ops_c.h"
     "include/ops/export.h"
     "include/ops/dispatch.h"

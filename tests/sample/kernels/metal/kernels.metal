@@ -79,6 +79,19 @@ template <typename T>
   last[index] = x[index];
 }
 
+// The index of a string is -1 if an array is given, or nothing.
+template <typename T>
+[[kernel]] void masked(
+    device const T* x [[buffer(0)]],
+    device const T* mask [[buffer(1)]],
+    device T* out [[buffer(2)]],
+    constant int& mask_mode [[buffer(3)]],
+    constant bool& has_mask [[buffer(4)]],
+    constant float& fill [[buffer(5)]],
+    uint index [[thread_position_in_grid]]) {
+  out[index] = mask_mode == 1 ? T(fill) : has_mask ? x[index] * mask[index] : x[index];
+}
+
 // One dtype, without a template; accumulated with atomics.
 [[kernel]] void count_bits(
     device const int* x [[buffer(0)]],

@@ -17,9 +17,11 @@
 #include "ops/dense.h"
 #include "ops/exp2.h"
 #include "ops/gain.h"
+#include "ops/gated.h"
 #include "ops/halves.h"
 #include "ops/join.h"
 #include "ops/logsumexp.h"
+#include "ops/masked.h"
 #include "ops/moments.h"
 #include "ops/norm.h"
 #include "ops/normalize.h"
@@ -542,5 +544,45 @@ int ops_normalize(
     mlxgen::c::set(res_0, std::move(results[0]));
     mlxgen::c::set(res_1, std::move(results[1]));
     mlxgen::c::set(res_2, std::move(results[2]));
+  });
+}
+
+int ops_masked(
+    mlx_array* res,
+    const mlx_array x,
+    const char* mask_mode /* may be null */,
+    const mlx_array mask /* may be null */,
+    double fill,
+    const mlx_stream s) {
+  return mlxgen::c::errors_of_ops().guard([&] {
+    Call call{"masked"};
+    call.result(res, "res");
+    mlxgen::c::set(
+        res,
+        ops::masked(
+            call.array(x, "x"),
+            call.maybe_text(mask_mode),
+            call.maybe_array(mask),
+            fill,
+            call.stream(s)));
+  });
+}
+
+int ops_gated(
+    mlx_array* res,
+    const mlx_array x,
+    const char* gate_mode /* may be null */,
+    const mlx_array gate /* may be null */,
+    const mlx_stream s) {
+  return mlxgen::c::errors_of_ops().guard([&] {
+    Call call{"gated"};
+    call.result(res, "res");
+    mlxgen::c::set(
+        res,
+        ops::gated(
+            call.array(x, "x"),
+            call.maybe_text(gate_mode),
+            call.maybe_array(gate),
+            call.stream(s)));
   });
 }

@@ -417,6 +417,39 @@ OPS_API int ops_normalize(
     double eps,
     const mlx_stream s);
 
+/**
+ * masked.
+ *
+ * Arguments:
+ *
+ * - ``mask_mode``: One of ``"none"``, ``"all"``, in place of ``mask``.
+ */
+#define ops_masked__mask_mode NULL
+#define ops_masked__mask mlxgen_no_array()
+#define ops_masked__fill 0.0
+OPS_API int ops_masked(
+    mlx_array* res,
+    const mlx_array x,
+    const char* mask_mode /* may be null */,
+    const mlx_array mask /* may be null */,
+    double fill,
+    const mlx_stream s);
+
+/**
+ * gated.
+ *
+ * Arguments:
+ *
+ * - ``gate_mode``: ``"open"``, in place of ``gate``.
+ * - ``gate``: the gate of each element
+ */
+OPS_API int ops_gated(
+    mlx_array* res,
+    const mlx_array x,
+    const char* gate_mode /* may be null */,
+    const mlx_array gate /* may be null */,
+    const mlx_stream s);
+
 #ifdef __cplusplus
 }
 #endif

@@ -3,6 +3,7 @@
 #include "mlxgen/python.h"
 #include "ops/both.h"
 #include "ops/dense.h"
+#include "ops/gated.h"
 #include "ops/logsumexp.h"
 #include "ops/ranges.h"
 #include "ops/rows.h"
@@ -103,6 +104,16 @@ auto rows_python(
   auto like = mlxgen::weak_dtype(x);
   return ops::rows(
       mlxgen::get(x, like), mlxgen::to_int<int>(n, "rows", "n"), s.value);
+}
+
+auto gated_python(
+    const mlxgen::ArrayArg& x,
+    const mlxgen::StringOrArray& gate_given,
+    const mlxgen::StreamArg& s) {
+  auto [gate_mode, gate] = mlxgen::string_and_array(gate_given);
+  auto like = mlxgen::weak_dtype(x, gate);
+  return ops::gated(
+      mlxgen::get(x, like), gate_mode, mlxgen::get(gate, like), s.value);
 }
 
 } // namespace
@@ -285,6 +296,25 @@ void bind_1(nb::module_& root) {
         Args:
             x (array): Input array.
             n (int, optional): Default: ``8``.
+
+        Returns:
+            array: The output array.
+      )pbdoc"));
+  root.def(
+      "gated",
+      &gated_python,
+      nb::arg(),
+      nb::arg(),
+      nb::kw_only(),
+      "stream"_a = nb::none(),
+      nb::sig(
+          "def gated(x: scalar | array, gate: scalar | array | Literal[\"open\"], /, *, stream: StreamOrDevice = None) -> array"),
+      mlxgen::doc(R"pbdoc(
+        gated.
+
+        Args:
+            x (array): Input array.
+            gate (array | Literal["open"]): the gate of each element
 
         Returns:
             array: The output array.

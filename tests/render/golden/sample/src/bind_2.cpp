@@ -4,6 +4,7 @@
 #include "ops/_picked.h"
 #include "ops/by_hand.h"
 #include "ops/count_bits.h"
+#include "ops/masked.h"
 #include "ops/parts.h"
 #include "ops/powers.h"
 #include "ops/softcap.h"
@@ -56,6 +57,17 @@ auto by_hand_python(const mlxgen::ArrayArg& x, const mlxgen::StreamArg& s) {
 auto _picked_python(const mlxgen::ArrayArg& self, const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(self);
   return ops::_picked(mlxgen::get(self, like), s.value);
+}
+
+auto masked_python(
+    const mlxgen::ArrayArg& x,
+    const std::optional<mlxgen::StringOrArray>& mask_given,
+    double fill,
+    const mlxgen::StreamArg& s) {
+  auto [mask_mode, mask] = mlxgen::string_and_array(mask_given);
+  auto like = mlxgen::weak_dtype(x, mask);
+  return ops::masked(
+      mlxgen::get(x, like), mask_mode, mlxgen::get(mask, like), fill, s.value);
 }
 
 } // namespace
@@ -204,6 +216,28 @@ void bind_2(nb::module_& root) {
 
         Args:
             self (array): Input array.
+
+        Returns:
+            array: The output array.
+      )pbdoc"));
+  root.def(
+      "masked",
+      &masked_python,
+      "x"_a,
+      "mask"_a = nb::none(),
+      nb::kw_only(),
+      "fill"_a = 0.0,
+      "stream"_a = nb::none(),
+      nb::sig(
+          "def masked(x: scalar | array, mask: scalar | array | Literal[\"none\", \"all\"] | None = None, *, fill: float = 0.0, stream: StreamOrDevice = None) -> array"),
+      mlxgen::doc(R"pbdoc(
+        masked.
+
+        Args:
+            x (array of shape (N, D)): Input array.
+            mask (array | Literal["none", "all"] | None of shape (N, D), optional): Input array,
+              or one of these strings.
+            fill (float, optional): Default: ``0.0``.
 
         Returns:
             array: The output array.

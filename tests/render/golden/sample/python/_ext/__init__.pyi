@@ -49,6 +49,8 @@ __all__ = [
     "pick",
     "_picked",
     "normalize",
+    "masked",
+    "gated",
     "nn",
     "dispatch_table",
 ]
@@ -498,6 +500,32 @@ def normalize(x: scalar | array, weight: scalar | array | None = None, eps: floa
 
     Returns:
         tuple[array, array, array]: The outputs.
+    """
+
+def masked(x: scalar | array, mask: scalar | array | Literal["none", "all"] | None = None, *, fill: float = 0.0, stream: StreamOrDevice = None) -> array:
+    """
+    masked.
+
+    Args:
+        x (array of shape (N, D)): Input array.
+        mask (array | Literal["none", "all"] | None of shape (N, D), optional): Input array,
+          or one of these strings.
+        fill (float, optional): Default: ``0.0``.
+
+    Returns:
+        array: The output array.
+    """
+
+def gated(x: scalar | array, gate: scalar | array | Literal["open"], /, *, stream: StreamOrDevice = None) -> array:
+    """
+    gated.
+
+    Args:
+        x (array): Input array.
+        gate (array | Literal["open"]): the gate of each element
+
+    Returns:
+        array: The output array.
     """
 
 def dispatch_table() -> dict[str, dict[str, dict[str, str | list[str]]]]:

@@ -43,6 +43,12 @@ CASES = [
     case(ops.pick, {'dim': 0}, "pick_dim"),
     case(ops._picked, {}),
     case(ops.normalize, {}),
+    case(ops.masked, {}),
+    case(ops.masked, {'mask': 'none'}),
+    case(ops.masked, {'mask': 'all'}),
+    case(ops.masked, {'mask': {}}),
+    case(ops.gated, {'gate': {'shape': [3, 4]}}),
+    case(ops.gated, {'gate': 'open'}),
 ]
 
 globals().update(make_tests(ops, CASES))

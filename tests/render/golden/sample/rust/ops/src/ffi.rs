@@ -261,4 +261,19 @@ unsafe extern "C" {
         eps: f64,
         s: mlx_stream,
     ) -> c_int;
+    pub fn ops_masked(
+        res: *mut mlx_array,
+        x: mlx_array,
+        mask_mode: *const c_char,
+        mask: mlx_array,
+        fill: f64,
+        s: mlx_stream,
+    ) -> c_int;
+    pub fn ops_gated(
+        res: *mut mlx_array,
+        x: mlx_array,
+        gate_mode: *const c_char,
+        gate: mlx_array,
+        s: mlx_stream,
+    ) -> c_int;
 }

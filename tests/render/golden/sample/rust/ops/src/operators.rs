@@ -1388,3 +1388,130 @@ pub fn normalize(
     })?;
     Ok(out)
 }
+
+/// The choices for `mask_mode` of [`masked`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MaskedMaskMode {
+    /// `none`
+    None,
+    /// `all`
+    All,
+}
+
+impl MaskedMaskMode {
+    fn text(self) -> &'static CStr {
+        match self {
+            Self::None => c"none",
+            Self::All => c"all",
+        }
+    }
+}
+
+/// The arguments of [`masked`] that have a default.
+#[derive(Clone, Copy, Debug)]
+pub struct MaskedOptions<'a> {
+    /// One of ``"none"``, ``"all"``, in place of ``mask``. Default: `None`.
+    pub mask_mode: Option<MaskedMaskMode>,
+    /// Input array. Shape `(N, D)`. Default: `None`.
+    pub mask: Option<&'a Array>,
+    /// The argument `fill`. Default: `0.0`.
+    pub fill: f64,
+}
+
+impl Default for MaskedOptions<'_> {
+    fn default() -> Self {
+        Self { mask_mode: None, mask: None, fill: 0.0 }
+    }
+}
+
+/// masked.
+///
+/// # Arguments
+///
+/// - `x` of shape `(N, D)`: Input array.
+///
+/// # Errors
+///
+/// A call breaks one of these rules:
+///
+/// - Every array has the documented shape.
+///
+/// # Examples
+///
+/// ```
+/// use ops::{Array, Dtype, MaskedOptions, Stream};
+///
+/// let x = Array::spread(-2.0, 2.0, &[3, 4], Dtype::Float32)?;
+/// let out = ops::masked(&x, MaskedOptions::default(), &Stream::default())?;
+/// out.eval()?;
+/// # Ok::<(), ops::Error>(())
+/// ```
+pub fn masked(x: &Array, options: MaskedOptions<'_>, stream: &Stream) -> Result<Array> {
+    let mut out = Array::empty();
+    // SAFETY: the handles and pointers are valid during the call.
+    error::call(|| unsafe {
+        ffi::ops_masked(
+            &mut out.0,
+            x.0,
+            pass::text(options.mask_mode.map(MaskedMaskMode::text)),
+            pass::array(options.mask),
+            options.fill,
+            stream.0,
+        )
+    })?;
+    Ok(out)
+}
+
+/// The choices for `gate_mode` of [`gated`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GatedGateMode {
+    /// `open`
+    Open,
+}
+
+impl GatedGateMode {
+    fn text(self) -> &'static CStr {
+        match self {
+            Self::Open => c"open",
+        }
+    }
+}
+
+/// gated.
+///
+/// # Arguments
+///
+/// - `x`: Input array.
+/// - `gate_mode`: ``"open"``, in place of ``gate``.
+/// - `gate`: the gate of each element
+///
+/// # Examples
+///
+/// ```
+/// use ops::{Array, Dtype, Stream};
+///
+/// let x = Array::spread(-2.0, 2.0, &[3, 4], Dtype::Float32)?;
+/// let gate = Array::spread(-2.0, 2.0, &[3, 4], Dtype::Float32)?;
+/// let out = ops::gated(&x, None, Some(&gate), &Stream::default())?;
+/// out.eval()?;
+/// # Ok::<(), ops::Error>(())
+/// ```
+pub fn gated(
+    x: &Array,
+    gate_mode: Option<GatedGateMode>,
+    gate: Option<&Array>,
+    stream: &Stream,
+) -> Result<Array> {
+    let mut out = Array::empty();
+    // SAFETY: the handles and pointers are valid during the call.
+    error::call(|| unsafe {
+        ffi::ops_gated(
+            &mut out.0,
+            x.0,
+            pass::text(gate_mode.map(GatedGateMode::text)),
+            pass::array(gate),
+            stream.0,
+        )
+    })?;
+    Ok(out)
+}
