@@ -6,25 +6,23 @@ A formula comes from an override, else from the base table, else from tracing to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..diagnostics import Diagnostics, did_you_mean
 from . import overloads as python
 from . import pages
 from .overloads import Unsupported
 from .schema import Overload, Schema
-from .table import Origin, Row, Table, base_table, load
+from .table import Formulas, Row, Table, base_table, load
 
 
 class Made(NamedTuple):
     """An overload that becomes an entry."""
 
     overload: Overload  # with the signature of the entry
-    keys: Mapping[str, Any]
-    origin: Origin
+    formulas: Formulas
     doc: str
     variants: Sequence[str]
     aliases: Sequence[str]
@@ -43,8 +41,8 @@ class Rejected(NamedTuple):
 
 
 Outcome = Made | Merged | Rejected
-# Derives the keys and origin of an overload; raises ``Unsupported`` with the reason.
-Derive = Callable[[Overload], tuple[Mapping[str, Any], Origin]]
+# Derives the formulas of an overload; raises ``Unsupported`` with the reason.
+Derive = Callable[[Overload], Formulas]
 
 
 class Imported(NamedTuple):
@@ -93,29 +91,20 @@ def make(
         name: _operator(name, schema, rows, frozenset(overrides), derive) for name in sorted(names)
     }
     made = [outcome for each in found.values() for outcome in each.values()]
-    keys = [outcome.keys for outcome in made if isinstance(outcome, Made)]
-    return Imported(schema.version, _helpers(keys, rows), found)
+    calling = [outcome.formulas for outcome in made if isinstance(outcome, Made)]
+    return Imported(schema.version, _helpers(calling, rows), found)
 
 
-def _helpers(keys: list[Mapping[str, Any]], rows: Mapping[str, Row]) -> list[Row]:
-    """Return the helpers that the entries call, directly or through others."""
+def _helpers(calling: list[Formulas], rows: Mapping[str, Row]) -> list[Row]:
+    """Return the helpers that the formulas call, directly or through others."""
     left = {row.helper: row for row in rows.values() if row.helper}
     used: dict[str, Row] = {}
-    while keys:
-        words = set[str]().union(*(_words(each) for each in keys))
-        found = {name: left.pop(name) for name in words & left.keys()}
+    while calling:
+        names = frozenset[str]().union(*(each.names for each in calling))
+        found = {name: left.pop(name) for name in names & left.keys()}
         used |= found
-        keys = [row.keys for row in found.values()]
+        calling = [row.formulas for row in found.values()]
     return [used[name] for name in sorted(used)]
-
-
-def _words(value: Any) -> set[str]:
-    """Return all words in the values of an entry."""
-    if isinstance(value, Mapping):
-        return set[str]().union(*map(_words, value.values()))
-    if isinstance(value, list):
-        return set[str]().union(*map(_words, value))
-    return set(re.findall(r"\w+", str(value)))
 
 
 def _operator(
@@ -140,14 +129,14 @@ def _operator(
             outcomes[overload.name] = Rejected(str(error))
             continue
         try:
-            keys, origin = (row.keys, row.origin) if row else derive(overload)
+            formulas = row.formulas if row else derive(overload)
         except Unsupported as error:
             outcomes[overload.name] = Rejected(str(error))
             underived.append(signature)
             continue
         variants, aliases = python.variants(overload, schema), python.aliases(overload)
         doc = pages.sentence(overload)
-        made[overload.name] = Made(signature, keys, origin, doc, variants, aliases)
+        made[overload.name] = Made(signature, formulas, doc, variants, aliases)
     if name in schema.unread:
         outcomes[name] = Rejected(schema.unread[name])
     kept = [entry.overload for entry in made.values()]

@@ -34,7 +34,7 @@ def _helper(row: Row) -> str:
 
 def _entry(made: Made) -> str:
     overload = made.overload
-    keys: dict[str, Any] = {"signature": str(overload), **made.keys}
+    keys: dict[str, Any] = {"signature": str(overload), **made.formulas.keys}
     if usable := cpp_name(overload.name):
         keys = {"name": usable, "python_name": overload.base, **keys}
     keys.setdefault("doc", made.doc)
@@ -42,7 +42,7 @@ def _entry(made: Made) -> str:
         keys.setdefault("variants", list(made.variants))
     if made.aliases:
         keys["aliases"] = [*made.aliases, *keys.get("aliases", ())]
-    return write.block(keys, made.origin.sentence)
+    return write.block(keys, made.formulas.origin.sentence)
 
 
 def report(imported: Imported) -> str:
@@ -67,7 +67,7 @@ def report(imported: Imported) -> str:
 def _outcome(outcome: Outcome) -> dict[str, str]:
     match outcome:
         case Made():
-            return {"from": str(outcome.origin)}
+            return {"from": str(outcome.formulas.origin)}
         case Merged(into):
             return {"merged": into}
         case Rejected(reason):

@@ -19,7 +19,7 @@ traced graphs, such as torch's primitives, and precede both there.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from ..diagnostics import Diagnostics, Related, Span
 from ..read.compose import compose_mapping
 from ..read.validate import validate
 from ..read.yaml import Document, Entry, read_text
+from . import terms
 
 FOLDER = Path(__file__).parent / "torch"
 NODES = FOLDER / "nodes.yaml"
@@ -55,6 +56,14 @@ class Origin(NamedTuple):
         return f"From the {where}, {self.name}." if where else f"Derived from {self.name}."
 
 
+class Formulas(NamedTuple):
+    """The formulas of an overload."""
+
+    keys: Mapping[str, Any]  # of the entry
+    names: frozenset[str]  # of arguments and functions that they contain
+    origin: Origin
+
+
 class Row(NamedTuple):
     """One overload of a table."""
 
@@ -76,7 +85,29 @@ class Row(NamedTuple):
         text = self.keys.get("composite")
         if text is None or "dispatch" in self.keys or "manual" in self.keys:
             return None
-        return ast.parse(str(text).strip(), mode="eval").body
+        return _parse(str(text))
+
+    @property
+    def formulas(self) -> Formulas:
+        """The keys of its entry."""
+        trees = (_parse(text) for text in _texts(self.keys).values())
+        return Formulas(self.keys, frozenset[str]().union(*map(terms.names, trees)), self.origin)
+
+
+def _texts(keys: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
+    """Return the formulas of an entry, by their place."""
+    found: dict[tuple[str, ...], str] = {}
+    for key in ("let", "composite", "grad"):
+        value = keys.get(key)
+        if isinstance(value, Mapping):
+            found |= {(key, name): str(part) for name, part in value.items()}
+        elif value is not None:
+            found[key,] = str(value)
+    return found
+
+
+def _parse(text: str) -> ast.expr:
+    return ast.parse(text.strip(), mode="eval").body
 
 
 Table = dict[str, Row]
@@ -149,14 +180,14 @@ def _row(document: Document, name: str, value: Node, span: Span, origin: Origin)
     for fixed in _FIXED.intersection(entry.data):
         message = f"'{fixed}' cannot be set, because names and signatures come from torch"
         diags.error("MG904", message, entry.span((fixed,), key=True), op=name, help="remove it")
-    _check_formula(entry, name, diags)
+    _check_formulas(entry, name, diags)
     return Row(name, origin, entry.data, reject, span) if len(diags) == before else None
 
 
-def _check_formula(entry: Entry, name: str, diags: Diagnostics) -> None:
-    text = str(entry.data.get("composite") or "0")
-    try:
-        ast.parse(text.strip(), mode="eval")
-    except SyntaxError as error:
-        message = f"'{text.strip()}' is not a Python expression: {error.msg}"
-        diags.error("MG301", message, entry.span(("composite",)), op=name)
+def _check_formulas(entry: Entry, name: str, diags: Diagnostics) -> None:
+    for place, text in _texts(entry.data).items():
+        try:
+            _parse(text)
+        except SyntaxError as error:
+            message = f"'{text.strip()}' is not a Python expression: {error.msg}"
+            diags.error("MG301", message, entry.span(place), op=name)

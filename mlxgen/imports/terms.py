@@ -143,6 +143,11 @@ def _simplified(term: Any) -> Any:
     return term
 
 
+def names(term: ast.AST) -> frozenset[str]:
+    """Return the names of a tree."""
+    return frozenset(node.id for node in ast.walk(term) if isinstance(node, ast.Name))
+
+
 def size(term: ast.AST) -> int:
     """Return the number of names, constants, operations and calls of a tree."""
     return sum(isinstance(node, ast.expr) for node in ast.walk(term))
@@ -318,8 +323,8 @@ def _repeated(term: Term, parts: dict[str, Term], optional: set[str]) -> Term | 
         for node in ast.walk(root):
             usable = isinstance(node, ast.BinOp | ast.Call | ast.Compare | ast.UnaryOp)
             if usable and size(node) >= _LEAST:
-                names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-                if not names & optional and names:
+                used = names(node)
+                if used and not used & optional:
                     key = ast.dump(node)
                     counts[key] = counts.get(key, 0) + 1
                     found[key] = node  # type: ignore[assignment]

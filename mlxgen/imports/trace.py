@@ -25,7 +25,7 @@ from .calls import GIVEN, Call, Case
 from .importer import Derive
 from .overloads import DROPPED, Unsupported
 from .schema import Argument, Overload, Schema
-from .table import Origin, Row, Table, node_table
+from .table import Formulas, Origin, Row, Table, node_table
 from .terms import Term
 
 _LONG = 60  # characters of a formula of a node that calls its entry instead
@@ -91,8 +91,8 @@ class _Tracer:
             if isinstance(target, torch._ops.OpOverload) and _name(target) not in known
         }
 
-    def derive(self, overload: Overload) -> tuple[Mapping[str, Any], Origin]:
-        """Return the keys of an entry, and the name of the decomposition."""
+    def derive(self, overload: Overload) -> Formulas:
+        """Return the formula of an overload, from its decomposition."""
         os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # no warnings of torch's C++ code
         import torch
 
@@ -102,7 +102,7 @@ class _Tracer:
             raise Unsupported("this torch does not contain it")
         with _silence():
             term = self._cases(overload, target, calls.cases(overload), {})
-        return _keys(overload, term), self._origin(target)
+        return Formulas(_keys(overload, term), terms.names(term), self._origin(target))
 
     def _origin(self, target: Any) -> Origin:
         function = self.decompositions.get(target)
@@ -243,7 +243,7 @@ class _Tracer:
         lets = "let" in row.keys
         if formula is None or lets or (self._has_entry(row) and len(ast.unparse(formula)) > _LONG):
             return self._call(row, values)
-        used = {node.id for node in ast.walk(formula) if isinstance(node, ast.Name)}
+        used = terms.names(formula)
         for argument, value in values.items():
             known = (
                 argument in used or argument in DROPPED or argument in row.keys.get("unused", ())
@@ -331,7 +331,7 @@ def _keys(overload: Overload, term: Term) -> dict[str, Any]:
     """Return the keys of an entry with a formula."""
     optional = {arg.name for arg in overload.args if arg.optional}
     taken = {arg.name for arg in overload.args}
-    used = {node.id for node in ast.walk(term) if isinstance(node, ast.Name)}
+    used = terms.names(term)
     if terms.size(term) > 2000:
         raise Unsupported(f"its formula has {terms.size(term)} parts")
     parts, rest = terms.named_parts(term, taken | used, optional)

@@ -11,6 +11,7 @@ from imports.conftest import VERSION, Run
 
 LIST = "relu  # a comment\nadd\n\n# another\nmax\nspecial_erfcx\nsort\nmasks\nrand\n"
 LIST += "_native_batch_norm_legit\n"
+PREFIXES = {"half", "same", "weighted", "add", "max", "relu"}
 OVERRIDES = """\
 relu: mx.maximum(self, 0)
 add.Tensor: self + 2 * half(alpha * other)
@@ -20,7 +21,12 @@ max: mx.max(self)
 max.dim:
   composite: (mx.max(self, axis=dim, keepdims=keepdim), mx.argmax(self, axis=dim, keepdims=keepdim))
   doc: The largest elements along an axis and their indices, with a text that needs two lines.
-max.other: maximum(self, other)
+"same(Tensor x) -> Tensor": half(2 * x)
+"weighted(Tensor grad) -> Tensor": half(grad)
+max.other:
+  let: {upper: same(other)}
+  composite: maximum(self, upper)
+  grad: {self: weighted(grad), other: weighted(grad)}
 special_erfcx: {reject: no kernel}
 rand.generator: random.uniform(shape=size, dtype=dtype, key=key)
 """
@@ -44,8 +50,10 @@ def test_entries(folder: Path, run: Run) -> None:
     entries = yaml.safe_load(text)
     names = [entry["signature"].partition("(")[0] for entry in entries]
     # The base table may have formulas for the other operators.
-    assert [name for name in names if name.partition(".")[0] in ("half", "add", "max", "relu")] == [
+    assert [name for name in names if name.partition(".")[0] in PREFIXES] == [
         "half",
+        "same",
+        "weighted",
         "add.Tensor",
         "max",
         "max.dim",
@@ -97,6 +105,10 @@ def test_same_inputs_give_the_same_bytes(folder: Path, run: Run) -> None:
         ("own.yaml", "- relu: self\n", "MG004", "must be a mapping"),
         ("own.yaml", "relu: [self]\n", "MG102", "not a list"),
         ("own.yaml", "relu: self +\n", "MG301", "is not a Python expression"),
+        ("own.yaml", "relu:\n  composite: self\n  grad: {self: grad +}\n", "MG301",
+         "own.yaml:3:16: error[MG301]: op 'relu': 'grad +' is not a Python expression"),
+        ("own.yaml", "relu:\n  let: {part: (self}\n  composite: part\n", "MG301",
+         "own.yaml:2:15: error[MG301]: op 'relu': '(self' is not a Python expression"),
     ],
 )  # fmt: skip
 def test_mistakes(
