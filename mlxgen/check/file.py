@@ -212,6 +212,7 @@ def _operator(context: Context, path: str) -> Op | None:
         check_manual(context, part)
     if not context.ok:
         return None
+    pure, composed = context.around.pure, context.raw.composite is not None and forward.expr
     op = Op(
         entry=_written(context),
         name=context.name,
@@ -223,7 +224,7 @@ def _operator(context: Context, path: str) -> Op | None:
         output_rules=rules,
         forward=forward,
         derivatives=derivatives,
-        pure=context.around.pure(context.name),
+        pure=is_pure(composed, pure) if composed else pure(context.name),
         file=path,
         line=context.entry.line,
     )
@@ -236,7 +237,7 @@ def _written(context: Context) -> Written:
     """Return the documentation of an entry."""
     written = Written(**context.raw.model_dump(include=_WRITTEN, exclude_defaults=True))
     text = written.composite
-    if text is None or words(parsed(text)).isdisjoint(context.lets):
+    if not (text and context.lets) or words(parsed(text)).isdisjoint(context.lets):
         return written
     return replace(written, composite=ast.unparse(context.expanded(text)))
 

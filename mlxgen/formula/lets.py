@@ -34,7 +34,7 @@ def expanded(text: str, lets: Mapping[str, str]) -> ast.expr:
         Wrong, RecursionError: The formula is invalid.
     """
     tree = parsed(text)
-    if lets.keys().isdisjoint(words(tree)):
+    if not lets or lets.keys().isdisjoint(words(tree)):
         return tree
     try:
         trees, sizes = dict[str, ast.expr](), dict[str, int]()

@@ -66,16 +66,23 @@ def cpp(*pieces: str | Cpp, like: str = "call", sign: str = "", operand: Cpp | N
     """Join C++; it has the precedence of ``like``: an operator, "unary", "call" or "name"."""
     parts: list[str | Hole] = []
     size = 0
+    text = ""  # not yet in `parts`
     for piece in pieces:
-        if isinstance(piece, Cpp):
-            more, length = piece.parts, piece.size
-        else:
-            more, length = (piece,), len(piece)
-        if parts and more and isinstance(last := parts[-1], str) and isinstance(more[0], str):
-            parts[-1] = last + more[0]
-            more = more[1:]
-        parts += more
-        size += length
+        if isinstance(piece, str):
+            text += piece
+            size += len(piece)
+            continue
+        for part in piece.parts:
+            if isinstance(part, str):
+                text += part
+                continue
+            if text:
+                parts.append(text)
+                text = ""
+            parts.append(part)
+        size += piece.size
+    if text:
+        parts.append(text)
     return Cpp(tuple(parts), size, LEVEL[like], sign, operand)
 
 

@@ -57,7 +57,7 @@ class CppType(NamedTuple):
     @property
     def by_reference(self) -> CppType:
         """The const reference to this type."""
-        return self._replace(mark="&", const=True)
+        return CppType(self.name, self.home, self.of, "&", True, self.space)
 
 
 ELEMENT = CppType("T")

@@ -22,6 +22,11 @@ def _of(scope: str) -> list[tuple[str, list[str]]]:
     return [(reason, names.split()) for where, reason, names in _ROWS if where == scope]
 
 
+def _hole(name: str) -> str:
+    """Return the placeholder in a name."""
+    return next((hole for hole in ("argument", "output") if f"{{{hole}}}" in name), "")
+
+
 _CPP, _LONG = (
     [(why, re.compile("|".join(names), re.ASCII)) for why, names in _of(scope)]
     for scope in ("cpp", "length")
@@ -32,6 +37,14 @@ RESERVED = {name: reason for reason, names in _of("argument") for name in names}
 PACKAGES = ("mx", "mlx", "np", "numpy", "torch", "jax")
 _MODULES = ("special", "linalg", "fft", "nn", "random", "fast")
 _METAL = {name: reason for reason, names in _of("metal") for name in names}
+# Reasons by name, by scope and placeholder in the name.
+_MEANINGS = {
+    (scope, hole): {
+        name: reason for reason, names in _of(scope) for name in names if _hole(name) == hole
+    }
+    for scope in ("gradients", "kernels")
+    for hole in ("", "argument", "output")
+}
 # Names of arguments that always have another name in C++: the stream, and kernels' element type.
 _OURS = ("s", "T", *_METAL)
 
@@ -70,14 +83,12 @@ def meanings(
 
     An argument, axis or loop variable of such a name would hide them.
     """
-    own = {"{argument}": [*arrays], "{output}": [*outputs]}
     found: dict[str, str] = {}
-    for reason, names in (row for scope in scopes for row in _of(scope)):
-        for name in names:
-            hole = next((hole for hole in own if hole in name), "")
-            for of in own[hole] if hole else [""]:
-                each = {hole.strip("{}"): of}
-                found[name.format(**each)] = reason.format(**each)
+    for scope in scopes:
+        found |= _MEANINGS[scope, ""]
+        for hole, own in ("argument", arrays), ("output", outputs):
+            for name, reason in _MEANINGS[scope, hole].items():
+                found |= {name.format(**{hole: of}): reason.format(**{hole: of}) for of in own}
     return found
 
 

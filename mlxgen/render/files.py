@@ -507,8 +507,11 @@ def _first_overloads(public: Iterable[Pieces]) -> dict[str, str]:
     owners: dict[str, str] = {}
     for p in public:
         same = {first[owners[path]] for path in p.paths if path in owners}
-        first[p.name] = min(same, key=[*first].index, default=p.name)
-        first |= {name: first[p.name] for name, of in first.items() if of in same}
+        if len(same) > 1:
+            earliest = min(same, key=[*first].index)
+            first |= {name: earliest for name, of in first.items() if of in same}
+            same = {earliest}
+        first[p.name] = next(iter(same), p.name)
         owners |= dict.fromkeys(p.paths, p.name)
     return first
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 from ..model.op import Form, GradKind, Op
@@ -92,7 +93,8 @@ def gradient_summary(op: Op) -> str:
     return "function" if GradKind.FUNCTION in kinds else "formula"
 
 
-def type_dict(type: Type) -> dict[str, Any]:
+@cache
+def type_dict(type: Type) -> Mapping[str, Any]:
     """Return the fields of a type that differ from their defaults."""
     default = Type(type.kind)
     given = {"kind": type.kind.value}
