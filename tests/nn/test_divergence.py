@@ -8,7 +8,7 @@ import pytest
 from nn.losses import EPSILON, log_softmax
 from ops.accuracy import draw
 
-from mlxgen.testing import LAYOUTS, metal_backend, to_numpy
+from mlxgen.testing import LAYOUTS, gradcheck, metal_backend, to_numpy
 
 OPTIONS = [
     ("kl_div_loss", {}),
@@ -266,12 +266,46 @@ def test_transforms(op, options):
         np.testing.assert_allclose(compiled(x, y), mx.grad(fn)(x, y), 1e-6, 1e-7)
 
 
+@pytest.mark.parametrize(("op", "options"), OPTIONS)
+def test_second_derivatives(op, options):
+    (x, y), _ = inputs(mx.float64, (3, 5))
+    mask = mx.array([True, False, True])
+
+    def fn(x, y):
+        return getattr(mlxops.nn, op)(x, y, mask, **options)
+
+    gradcheck(fn, x, y, checks=("second", "vmap"))
+
+
 @pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
-def test_once_differentiable(op):
+def test_second_derivatives_of_words_without_probability(op):
+    """They are those of the other words alone."""
+    (x, y), _ = inputs(mx.float64, (2, 4))
+    u = mx.array([[1.0, -2.0, 0.5, 3.0]])
+
+    def second(x, y, u):
+        def change(x, y):
+            of_x, of_y = mx.grad(getattr(mlxops.nn, op), argnums=(0, 1))(x, y)
+            return (u * (of_x + 2 * of_y)).sum()
+
+        return mx.grad(change, argnums=(0, 1))(x, y)
+
+    none = mx.full((2, 1), -mx.inf, mx.float64)
+    wider = second(
+        *(mx.concatenate([a, none], axis=1) for a in (x, y)), mx.pad(u, [(0, 0), (0, 1)])
+    )
+    for got, wanted in zip(wider, second(x, y, u), strict=True):
+        np.testing.assert_allclose(got[:, :4], wanted, 1e-12)
+        assert not np.array(got[:, 4]).any()
+
+
+@pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
+def test_twice_differentiable(op):
     (x, y), _ = inputs(mx.float32, (2, 4))
     gradient = mx.grad(lambda x: getattr(mlxops.nn, op)(x, y))
-    with pytest.raises(ValueError, match=r"_div_rows_vjp\] Not differentiable"):
-        mx.grad(lambda x: (gradient(x) ** 2).sum())(x)
+    second = mx.grad(lambda x: (gradient(x) ** 2).sum())
+    with pytest.raises(ValueError, match=r"_div_rows_second\] Not differentiable"):
+        mx.grad(lambda x: second(x).sum())(x)
 
 
 @pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])

@@ -309,7 +309,7 @@ void bind_0(nb::module_& root) {
 
         Equivalent to ``torch.nn.functional.embedding_bag``: a bag is a row of the indices, or the indices
         from one offset to the next. Empty bags yield zeros, and so do indices that are not rows of the
-        table. Once differentiable; the gradient of a maximum goes to the first item that attains it.
+        table. All derivatives exist; the gradient of a maximum goes to the first item that attains it.
 
         Args:
             weight (array of shape (rows, D)): The table.

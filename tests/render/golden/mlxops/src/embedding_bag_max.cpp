@@ -84,7 +84,8 @@ class EmbeddingBagMax : public mlxgen::Operator<EmbeddingBagMax> {
     const int rows = weight.shape(0);
     if (arg == 0) {
       // weight: embedding_bag_weight_vjp(grad_most, indices,
-      // argsort(flatten(indices)), offsets, None, result_places, rows, False)
+      // argsort(flatten(indices)), offsets, None, stop_gradient(result_places),
+      // rows, False)
       mlxgen::refuse_shapeless(
           "embedding_bag_max", "its gradient uses rows as a number");
       return {
@@ -95,7 +96,7 @@ class EmbeddingBagMax : public mlxgen::Operator<EmbeddingBagMax> {
               mx::argsort(mx::flatten(indices, 0, -1, s), -1, s),
               offsets,
               std::nullopt,
-              outputs[1],
+              mx::stop_gradient(outputs[1], s),
               rows,
               false,
               s)};

@@ -5,6 +5,8 @@
 #include "mlxgen/cpu.h"
 #include "mlxgen/formula.h"
 #include "mlxgen/primitive.h"
+#include "mlxops/embedding_bag_sum.h"
+#include "mlxops/embedding_bag_weight_vjp.h"
 #include "nn/embedding_bag.h"
 
 #ifdef _METAL_
@@ -61,33 +63,48 @@ class EmbeddingBagSampleVjp : public mlxgen::Operator<EmbeddingBagSampleVjp> {
         stream())};
   }
 
-  std::vector<mx::array> jvp(
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<int>&) override {
-    mlxgen::not_differentiable("embedding_bag_sample_vjp", "cotangent");
-  }
-
   mlxgen::Gradient gradient(
       int arg,
+      const std::vector<mx::array>& primals,
+      const std::vector<mx::array>& cotangents,
       const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const mx::Stream&) {
+      const mx::Stream& s) {
+    const auto& cotangent = primals[0];
+    const auto& weight = primals[1];
+    const auto& indices = primals[2];
+    auto offsets = has_offsets_ ? std::optional(primals[3]) : std::nullopt;
+    const int rows = weight.shape(0);
     if (arg == 0) {
-      // cotangent: none
-      mlxgen::not_differentiable("embedding_bag_sample_vjp", "cotangent", true);
+      // cotangent: embedding_bag_sum(weight, indices, offsets, grad, False)
+      return {
+          "cotangent",
+          mlxops::embedding_bag_sum(
+              weight, indices, offsets, cotangents[0], false, s)};
     }
     if (arg == 1) {
-      // weight: none
-      mlxgen::not_differentiable("embedding_bag_sample_vjp", "weight", true);
+      // weight: embedding_bag_weight_vjp(cotangent, indices,
+      // argsort(flatten(indices)), offsets, grad, None, rows, False)
+      mlxgen::refuse_shapeless(
+          "embedding_bag_sample_vjp", "its gradient uses rows as a number");
+      return {
+          "weight",
+          mlxops::embedding_bag_weight_vjp(
+              cotangent,
+              indices,
+              mx::argsort(mx::flatten(indices, 0, -1, s), -1, s),
+              offsets,
+              cotangents[0],
+              std::nullopt,
+              rows,
+              false,
+              s)};
     }
     if (arg == 2) {
-      // indices: none
-      mlxgen::not_differentiable("embedding_bag_sample_vjp", "indices", true);
+      // indices: none (integers)
+      mlxgen::not_differentiable("embedding_bag_sample_vjp", "indices");
     }
-    // offsets: none
-    mlxgen::not_differentiable("embedding_bag_sample_vjp", "offsets", true);
+    // offsets: none (integers)
+    mlxgen::not_differentiable("embedding_bag_sample_vjp", "offsets");
   }
 
   void run_metal(

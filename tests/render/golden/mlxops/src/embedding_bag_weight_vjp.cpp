@@ -5,6 +5,9 @@
 #include "mlxgen/cpu.h"
 #include "mlxgen/formula.h"
 #include "mlxgen/primitive.h"
+#include "mlxops/embedding_bag_picked.h"
+#include "mlxops/embedding_bag_sample_vjp.h"
+#include "mlxops/embedding_bag_sum.h"
 #include "nn/embedding_bag.h"
 
 #ifdef _METAL_
@@ -101,42 +104,59 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
         stream())};
   }
 
-  std::vector<mx::array> jvp(
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<int>&) override {
-    mlxgen::not_differentiable("embedding_bag_weight_vjp", "cotangent");
-  }
-
   mlxgen::Gradient gradient(
       int arg,
+      const std::vector<mx::array>& primals,
+      const std::vector<mx::array>& cotangents,
       const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const mx::Stream&) {
+      const mx::Stream& s) {
+    const auto& cotangent = primals[0];
+    const auto& indices = primals[1];
+    auto offsets = has_offsets_ ? std::optional(primals[3]) : std::nullopt;
+    auto per_sample_weights = has_per_sample_weights_
+        ? std::optional(primals[3 + has_offsets_])
+        : std::nullopt;
+    auto places = has_places_
+        ? std::optional(primals[3 + has_offsets_ + has_per_sample_weights_])
+        : std::nullopt;
     if (arg == 0) {
-      // cotangent: none
-      mlxgen::not_differentiable("embedding_bag_weight_vjp", "cotangent", true);
-    }
-    if (arg == 1) {
-      // indices: none
-      mlxgen::not_differentiable("embedding_bag_weight_vjp", "indices", true);
-    }
-    if (arg == 2) {
-      // order: none
-      mlxgen::not_differentiable("embedding_bag_weight_vjp", "order", true);
-    }
-    if (has_offsets_ && arg == 3) {
-      // offsets: none
-      mlxgen::not_differentiable("embedding_bag_weight_vjp", "offsets", true);
+      // cotangent: embedding_bag_sum(grad, indices, offsets,
+      // per_sample_weights, mean) if places is None else
+      // embedding_bag_picked(grad, indices, places)
+      return {
+          "cotangent",
+          !places.has_value() ? mlxops::embedding_bag_sum(
+                                    cotangents[0],
+                                    indices,
+                                    offsets,
+                                    per_sample_weights,
+                                    mean_,
+                                    s)
+                              : mlxops::embedding_bag_picked(
+                                    cotangents[0], indices, *places, s)};
     }
     if (has_per_sample_weights_ && arg == 3 + has_offsets_) {
-      // per_sample_weights: none
-      mlxgen::not_differentiable(
-          "embedding_bag_weight_vjp", "per_sample_weights", true);
+      // per_sample_weights: embedding_bag_sample_vjp(cotangent, grad, indices,
+      // offsets)
+      return {
+          "per_sample_weights",
+          mlxops::embedding_bag_sample_vjp(
+              cotangent, cotangents[0], indices, offsets, s)};
     }
-    // places: none
-    mlxgen::not_differentiable("embedding_bag_weight_vjp", "places", true);
+    if (arg == 1) {
+      // indices: none (integers)
+      mlxgen::not_differentiable("embedding_bag_weight_vjp", "indices");
+    }
+    if (arg == 2) {
+      // order: none (integers)
+      mlxgen::not_differentiable("embedding_bag_weight_vjp", "order");
+    }
+    if (has_offsets_ && arg == 3) {
+      // offsets: none (integers)
+      mlxgen::not_differentiable("embedding_bag_weight_vjp", "offsets");
+    }
+    // places: none (integers)
+    mlxgen::not_differentiable("embedding_bag_weight_vjp", "places");
   }
 
   void run_metal(

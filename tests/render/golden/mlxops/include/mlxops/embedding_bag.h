@@ -15,7 +15,7 @@ namespace mx = mlx::core;
  *
  * Equivalent to ``torch.nn.functional.embedding_bag``: a bag is a row of the
  * indices, or the indices from one offset to the next. Empty bags yield zeros,
- * and so do indices that are not rows of the table. Once differentiable; the
+ * and so do indices that are not rows of the table. All derivatives exist; the
  * gradient of a maximum goes to the first item that attains it.
  *
  * Arguments:

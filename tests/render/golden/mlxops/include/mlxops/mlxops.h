@@ -8,6 +8,7 @@
 #include "mlxops/dispatch.h"
 #include "mlxops/embedding_bag.h"
 #include "mlxops/embedding_bag_max.h"
+#include "mlxops/embedding_bag_picked.h"
 #include "mlxops/embedding_bag_sample_vjp.h"
 #include "mlxops/embedding_bag_sum.h"
 #include "mlxops/embedding_bag_weight_vjp.h"
