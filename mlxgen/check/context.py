@@ -158,7 +158,9 @@ class Named:
             self.fail(() if clear else path)
         key, at = more.pop("key", False), more.pop("at", None)
         span = self.entry.span(path, key=key) if path else self.name_span
-        span = self.entry.text_span(path, *at, key=key) if at else span
+        if at:
+            span = self.entry.text_span(path, *at, key=key)
+            help = self.entry.advice_in(path, help, key=key)
         self.diags.error(code, message, span, help=help, op=self.name or None, **more)
 
     def report_in(
@@ -166,6 +168,7 @@ class Named:
     ) -> None:
         """Report a problem inside the string at ``path``."""
         span = self.entry.text_span(path, start, end)
+        help = self.entry.advice_in(path, help)
         self.diags.error(code, message, span, help=help, op=self.name or None)
 
     def error(

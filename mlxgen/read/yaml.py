@@ -235,6 +235,14 @@ class Entry:
         first = found_at[start][0]
         return self.document.at(first, found_at[end - 1][1] if end > start else first)
 
+    def advice_in(self, path: KeyPath, help: Help, *, key: bool = False) -> Help:
+        """Return a help whose replacement has the quotes of the string at ``path`` escaped."""
+        key_node, value, found = self._find(path)
+        node = key_node if key else value
+        if not (found and isinstance(help, Advice) and isinstance(node, ScalarNode)):
+            return help
+        return help._replace(instead=_escaped(help.instead, node.style))
+
     def _find(self, path: KeyPath) -> tuple[Node | None, Node, bool]:
         """Return key and value at ``path``, or at its nearest ancestor; and if ``path`` exists.
 
@@ -276,6 +284,13 @@ def quoted(text: str) -> str:
     """Return a string in YAML quotes, on one line."""
     text = " ".join(text.split())
     return "'{}'".format(text.replace("'", "''")) if re.search(r'["\\]', text) else f'"{text}"'
+
+
+def _escaped(text: str, style: str | None) -> str:
+    """Return a text as a part of a YAML string in these quotes."""
+    if style == "'":
+        return text.replace("'", "''")
+    return re.sub(r'(["\\])', r"\\\1", text) if style == '"' else text
 
 
 def _open(text: str) -> bool:
