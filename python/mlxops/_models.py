@@ -137,17 +137,30 @@ class Patch:
             yield Row(path, type(layer).__name__, name, operator, reason)
 
     def uses(self, kind: type, place: Place) -> bool:
-        """Return true if a class has a method, or if its methods name a function."""
+        """Return true if a class has a method, or if its methods name a function.
+
+        They can also name it in other functions of the package.
+        """
         owner, function = self.owner(place)
         if isinstance(owner, type):
             return getattr(kind, place[1].rpartition(".")[2], None) is function
-        methods = [value for base in kind.__mro__ for value in vars(base).values()]
-        return any(
-            named is function
-            for method in methods
-            if isinstance(method, FunctionType)
-            for named in _named(method.__code__, method.__globals__)
-        )
+        root = place[0].partition(".")[0]
+        waiting = [value for base in kind.__mro__ for value in vars(base).values()]
+        seen = set()
+        while waiting:
+            method = waiting.pop()
+            if method is function:
+                return True
+            if isinstance(method, FunctionType) and method not in seen:
+                seen.add(method)
+                named = list(_named(method.__code__, method.__globals__))
+                waiting += [n for n in named if n is function or _is_of(n, root)]
+        return False
+
+
+def _is_of(value: Any, package: str) -> bool:
+    """Return true if a value is a function of a package."""
+    return isinstance(value, FunctionType) and value.__module__.partition(".")[0] == package
 
 
 def _swap(owner: Any, place: Place, old: Any, new: Any) -> None:
