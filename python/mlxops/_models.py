@@ -30,7 +30,8 @@ class Patch:
     """The replaced functions of a package, and those that are not replaced, and why.
 
     The patch that this package had before is undone. ``operators`` names what the replacements
-    use. ``unfit`` has functions that return why a replacement leaves a layer to the package, or
+    use. Two packages must not share a replacement, because it is found by its identity.
+    ``unfit`` has functions that return why a replacement leaves a layer to the package, or
     an empty string.
     """
 
@@ -58,15 +59,26 @@ class Patch:
         """Replace the package's functions."""
         # All functions are looked up first, so that an ImportError leaves the package as it was.
         found = {p: self.owner(p) for p in self.replaced if p not in self.originals}
-        for place, (owner, original) in found.items():
-            self.originals[place], self._owners[place] = original, owner
-            _swap(owner, place, original, self.replaced[place])
+        self._owners |= {place: owner for place, (owner, _) in found.items()}
+        self.originals |= {place: original for place, (_, original) in found.items()}
+        self._swap({place: (self.originals[place], self.replaced[place]) for place in found})
 
     def uninstall(self) -> None:
         """Restore the package's own functions."""
-        while self.originals:
-            place, original = self.originals.popitem()
-            _swap(self._owners.pop(place), place, self.replaced[place], original)
+        self._swap({place: (self.replaced[place], own) for place, own in self.originals.items()})
+        self.originals.clear()
+
+    def _swap(self, changes: dict[Place, tuple[Function, Function]]) -> None:
+        """Replace functions in modules and classes, and in all modules that have imported them."""
+        for place, (_, new) in changes.items():
+            setattr(self._owners[place], place[1].rpartition(".")[2], new)
+        by_id = {id(old): new for old, new in changes.values()}
+        for key, module in list(sys.modules.items()):
+            if isinstance(module, ModuleType) and not key.startswith("mlxops."):
+                # Not by setattr, because a module can have properties, and names of its own.
+                names = vars(module)
+                found = [(name, id(value)) for name, value in names.items() if id(value) in by_id]
+                names.update({name: by_id[old] for name, old in found})
 
     def own(self, place: Place) -> Function:
         """Return the package's own function."""
@@ -161,16 +173,6 @@ class Patch:
 def _is_of(value: Any, package: str) -> bool:
     """Return true if a value is a function of a package."""
     return isinstance(value, FunctionType) and value.__module__.partition(".")[0] == package
-
-
-def _swap(owner: Any, place: Place, old: Any, new: Any) -> None:
-    """Replace a function in its module or class, and in all modules that have imported it."""
-    setattr(owner, place[1].rpartition(".")[2], new)
-    for key, module in list(sys.modules.items()):
-        if isinstance(module, ModuleType) and not key.startswith("mlxops."):
-            # Not by setattr, because a module can have properties, and names of its own.
-            names = vars(module)
-            names.update({name: new for name, value in list(names.items()) if value is old})
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from mlx_vlm.models.gated_delta import compute_g, compute_g_safe
 
 import mlxops
 from mlxops import _models, nn
-from mlxops._models import Function, Place, Row, recurrent_gla, rnn_scan, too_many_states
+from mlxops._models import Function, Place, Row, too_many_states
 
 _MODELS = "mlx_vlm.models."
 _KERNELS = "mlx_vlm.kernels."
@@ -155,6 +155,23 @@ def jamba(
     if too_many_states(layer):
         return _patch.own(JAMBA)(layer, x, A, state)  # type: ignore[no-any-return]
     return _models.jamba(layer, x, state)
+
+
+def rnn_scan(x: mx.array, a: mx.array, h0: mx.array | None) -> tuple[mx.array, mx.array]:
+    """Compute RecurrentGemma's recurrence with ``nn.linear_recurrence``."""
+    return _models.rnn_scan(x, a, h0)
+
+
+def recurrent_gla(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    scale: float,
+    h: mx.array | None = None,
+) -> tuple[mx.array, mx.array]:
+    """Compute Bailing's linear attention with ``nn.ssm_scan``; each head has a constant decay."""
+    return _models.recurrent_gla(q, k, v, g, scale, h)
 
 
 def grid_sample(x: mx.array, grid: mx.array) -> mx.array:
@@ -468,6 +485,7 @@ _COMPOSED_IN_TRAINING = [
     *_places("inkling.language", "InklingSparseMoE.__call__"),
     *_places("longcat_flash_sparse.language", "Indexer.__call__"),
     *_places("longcat_flash_sparse.language", "LongcatFlashTopkRouter.__call__"),
+    *_places("qwen4_exp.language", "Qwen4ExpQSAIndexer.select_from_projected"),
     *_places("minimax_m3_vl.language", "MiniMaxAttention._sparse_prefill_attention"),
     *_places("nemotron_labs_diffusion.language", "MLP.__call__", "Attention.__call__"),
     *_places("nemotron_labs_diffusion.language", "LanguageModel._project_hidden"),

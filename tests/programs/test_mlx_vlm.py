@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ pytest.importorskip("mlx_vlm", reason="mlx-vlm is not installed: make integratio
 
 import mlxops._models as models
 import mlxops.mlx_vlm as ours
-from mlx_vlm.models import gated_delta
+from mlx_vlm.models import gated_delta, rope_utils
 from mlx_vlm.models.kimi_linear import language as kimi_linear
 from mlx_vlm.models.qwen3_5 import gated_delta as qwen_gated_delta
 from programs.vlm_families import FAMILIES, build
@@ -31,16 +32,19 @@ from programs.vlm_families import FAMILIES, build
 from examples.fine_tune import CLOSE, difference
 
 # Families whose own operations do not run on a CPU, or have no gradient there.
-FAILING = ("bitnet", "muse_spark", "glm5_next", "longcat_flash_sparse", "deepseek_v41")
+FAILING = ("bitnet", "muse_spark", "glm5_next", "longcat_flash_sparse", "deepseek_v41", "qwen4_exp")
+
 COMPARED = [name for name in FAMILIES if name not in FAILING]
-OTHERS = ("inkling", "nemotron_labs_diffusion", "qwen3_5", "qwen4_exp", "minimax_m3_vl")
+OTHERS = ("inkling", "nemotron_labs_diffusion", "qwen3_5", "minimax_m3_vl")
 RECURRENT = [name for name in COMPARED if name not in OTHERS]
 
 
 @pytest.fixture(autouse=True)
 def installed() -> Iterator[None]:
+    mx.disable_compile()  # the C++ compiler would take most of the time
     with mx.stream(mx.cpu):
         yield
+    mx.enable_compile()
     ours.install()
 
 
@@ -217,6 +221,21 @@ def test_what_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.endswith("no layer has a recurrence or a kernel of mlx-vlm\n")
     with pytest.raises(TypeError, match=r"\[report\] model must be an mlx\.nn\.Module, not str"):
         ours.report("a/name")
+
+
+def test_with_mlx_lm() -> None:
+    """The functions of mlx-lm with the same names are replaced and restored on their own."""
+    pytest.importorskip("mlx_lm")
+    lm = importlib.import_module("mlxops.mlx_lm")
+    assert not set(lm.REPLACED.values()) & set(ours.REPLACED.values())
+    mine = sys.modules["mlx_vlm.models.recurrent_gemma.language"]
+    other = sys.modules["mlx_lm.models.recurrent_gemma"]
+    own = lm._patch.originals["mlx_lm.models.recurrent_gemma", "rnn_scan"]
+    lm.uninstall()
+    assert other.rnn_scan is own and mine.rnn_scan is ours.rnn_scan
+    lm.install()
+    ours.uninstall()
+    assert other.rnn_scan is lm.rnn_scan and mine.rnn_scan.__module__ == mine.__name__
 
 
 @pytest.mark.parametrize("name", ["mamba", "jamba"])
@@ -422,3 +441,245 @@ def test_no_kernels_in_training(name: str, with_metal: Any) -> None:
     before = Kernel.calls
     model(tokens)
     assert Kernel.calls > before + banded // 2
+
+
+def test_chosen_keys_in_training(with_metal: Any) -> None:
+    """MiniMax-M3's kernel for chosen blocks of keys is not used in training."""
+    module = importlib.import_module("mlx_vlm.models.minimax_m3_vl.language")
+    with_metal(module.__name__)
+    layer = build("minimax_m3_vl").layers[0].self_attn
+    layer.scale, layer.sparse_block_size = 0.2, 1
+    q, k, v = (floats(1, 2, steps, 32, dtype=HALF) for steps in (3, 16, 16))
+    arguments = (q, k, v, mx.zeros((1, 3, 2), mx.int32), None, mx.arange(13, 16)[None])
+    assert layer._sparse_prefill_attention(*arguments) is None
+    layer.eval()
+    assert layer._sparse_prefill_attention(*arguments).shape == q.shape
+
+
+def test_grid_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mlx-vlm's operations have no gradient for the grid, unless indices are constants."""
+    module = importlib.import_module("mlx_vlm.models.kernels")
+
+    class Constants(WithMetal):
+        def floor(self, x: mx.array) -> mx.array:
+            return mx.stop_gradient(mx.floor(x))
+
+    mx.random.seed(0)
+    x, grid = floats(2, 4, 5, 3), mx.random.uniform(-1.2, 1.2, (2, 3, 2, 2))
+
+    def outcome(function: Any, x: mx.array) -> list[mx.array]:
+        loss = lambda x, grid: mx.sin(function(x, grid)).sum()  # noqa: E731
+        return [function(x, grid), *mx.grad(loss, [0, 1])(x, grid)]
+
+    assert module.grid_sample is ours.grid_sample
+    monkeypatch.setattr(module, "mx", Constants())
+    for dtype, close in ((mx.float32, 1e-5), (mx.bfloat16, 0.05)):
+        found = outcome(module.grid_sample, x.astype(dtype))
+        expected = outcome(module._grid_sample_mlx, x.astype(dtype))
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == other.dtype and mx.allclose(one, other, close, close)
+    monkeypatch.setattr(models, "has_kernels", lambda: True)
+    assert ours.grid_sample(x.astype(HALF), grid).dtype == HALF
+
+
+def same_gradients(
+    found: Callable[..., Any], expected: Callable[..., Any], arrays: list[mx.array], close: float
+) -> None:
+    """Compare results and gradients with those in float64."""
+
+    def all_of(results: Any) -> list[mx.array]:
+        return [results] if isinstance(results, mx.array) else list(results)
+
+    wide = [array.astype(mx.float64) for array in arrays]
+    results, others = all_of(found(*arrays)), all_of(expected(*wide))
+    cotangents = [mx.random.normal(other.shape) for other in others]
+    _, grads = mx.vjp(
+        lambda *given: all_of(found(*given)),
+        arrays,
+        [c.astype(r.dtype) for c, r in zip(cotangents, results, strict=True)],
+    )
+    _, other_grads = mx.vjp(
+        lambda *given: all_of(expected(*given)), wide, [c.astype(mx.float64) for c in cotangents]
+    )
+    for one, other in zip([*results, *grads], [*others, *other_grads], strict=True):
+        error = mx.abs(one.astype(mx.float64) - other).max().item()
+        assert error <= close * mx.abs(other).max().item()
+    assert [grad.dtype for grad in grads] == [array.dtype for array in arrays]
+
+
+def rms(x: mx.array, eps: float) -> mx.array:
+    return x * mx.rsqrt((x * x).mean(-1, keepdims=True) + eps)
+
+
+def rotated(x: mx.array, base: float, positions: mx.array) -> mx.array:
+    """Rotate adjacent pairs of the last axis; the axes are batch, steps, heads, size."""
+    size = x.shape[-1]
+    rates = base ** (-mx.arange(0, size, 2).astype(x.dtype) / size)
+    angles = (positions.astype(x.dtype)[..., None] * rates)[:, :, None]
+    a, b, c, s = x[..., ::2], x[..., 1::2], mx.cos(angles), mx.sin(angles)
+    return mx.stack([a * c - b * s, a * s + b * c], -1).reshape(x.shape)
+
+
+@pytest.mark.parametrize("dtype, close", [(mx.float32, 2e-5), (mx.bfloat16, 0.03)])
+def test_muse_spark(dtype: mx.Dtype, close: float) -> None:
+    """Muse Spark's kernels, by the formulas of their sources."""
+    mx.random.seed(5)
+    stream, alpha, beta, weight = floats(2, 3, 8), floats(8), floats(8), floats(8)
+    branch = floats(2, 3, 8, dtype=dtype)
+    norm = mlx.nn.RMSNorm(8, eps=1e-5)
+
+    for post, post_eps, last in ((True, 1e-5, False), (False, 0.1, False), (True, 1e-5, True)):
+
+        def own(branch: Any, stream: Any, alpha: Any, beta: Any, weight: Any, next_w: Any) -> Any:
+            norm.weight = next_w
+            found = ours.norm_add_norm(
+                *(branch, stream),
+                **{"alpha": alpha, "beta": beta, "post_weight": weight if post else None},  # noqa: B023
+                **{"post_eps": post_eps, "next_norm": None if last else norm},  # noqa: B023
+            )
+            assert found[0].dtype == mx.float32
+            assert found[1] is None if last else found[1].dtype == dtype  # noqa: B023
+            return found[:1] if last else found  # noqa: B023
+
+        def reference(branch: Any, stream: Any, alpha: Any, beta: Any, weight: Any, n: Any) -> Any:
+            normed = rms(weight * branch if post else branch, post_eps)  # noqa: B023
+            h = alpha * stream + beta * normed
+            return [h] if last else [h, rms(h, 1e-5) * n]  # noqa: B023
+
+        same_gradients(own, reference, [branch, stream, alpha, beta, weight, floats(8)], close)
+
+    same_gradients(
+        lambda s, w: ours.pre_norm(s, SimpleNamespace(weight=w, eps=0.1), dtype=dtype),
+        *(lambda s, w: rms(s, 0.1) * w, [stream, weight], close),
+    )
+    same_gradients(
+        lambda x, e, w: ours.post_expert_norm_combine(x, e, norm_weight=w, eps=0.1),
+        lambda x, e, w: (rms(x * w, 0.1) * e[..., None]).sum(-2),
+        *([floats(2, 3, 4, 8, dtype=dtype), floats(2, 3, 4), weight], close),
+    )
+    same_gradients(
+        lambda x, g: ours.rms_norm_sigmoid_gate(x, g, eps=0.1),
+        lambda x, g: rms(x, 0.1).swapaxes(1, 2).reshape(2, 3, 16) * mx.sigmoid(g),
+        *([floats(2, 4, 3, 4, dtype=dtype), floats(2, 3, 16, dtype=dtype)], close),
+    )
+    heads = {"n_heads": 3, "n_kv_heads": 2, "head_dim": 4, "eps": 0.1, "query_scale": 1.5}
+
+    def split(x: mx.array) -> tuple[mx.array, mx.array]:
+        q, k = x[..., :12].reshape(2, 3, 3, 4), x[..., 12:20].reshape(2, 3, 2, 4)
+        return 1.5 * rms(q, 0.1), rms(k, 0.1)
+
+    qkvg = floats(2, 3, 40, dtype=dtype)
+    same_gradients(lambda x: ours.qk_norm(x, **heads), split, [qkvg], close)
+    for offset in (0, 5, mx.array(5), mx.array([5]), mx.array([2, 70])):
+        positions = (mx.array(offset).reshape(-1, 1) + mx.arange(3)) * mx.ones((2, 1), mx.int32)
+        same_gradients(
+            lambda x: ours.qk_norm_rope(x, **heads, rope_base=1e4, offset=offset),  # noqa: B023
+            lambda x: [rotated(part, 1e4, positions) for part in split(x)],  # noqa: B023
+            *([qkvg], close),
+        )
+
+
+def test_expert_routing() -> None:
+    mx.random.seed(5)
+    logits, bias = floats(2, 3, 8), floats(8)
+    keys = {"top_k": 3, "multiplier": 0.5, "score_eps": 0.1, "route_scale": 2.5}
+    indices, weights = ours.expert_routing(logits, bias, **keys)
+    scores = mx.sigmoid(0.5 * logits)
+    assert mx.array_equal(indices, mx.argsort(-(scores + bias), -1)[..., :3])
+    assert (indices.dtype, weights.dtype) == (mx.uint32, mx.float32)
+
+    def reference(logits: mx.array) -> mx.array:
+        chosen = mx.take_along_axis(mx.sigmoid(0.5 * logits), indices, -1)
+        return chosen / (chosen.sum(-1, keepdims=True) + 0.1) * 2.5
+
+    same_gradients(lambda x: ours.expert_routing(x, bias, **keys)[1], reference, [logits], 1e-5)
+
+
+@pytest.mark.parametrize("invert", [False, True])
+def test_bitnet(invert: bool, with_metal: Any) -> None:
+    """Packed weights against unpacked ones, and the gradient of the kernel."""
+    module = importlib.import_module("mlx_vlm.models.bitnet.bitlinear")
+    mx.random.seed(5)
+    layer = module.BitLinear(5, 8, invert_weight_scales=invert)
+    weights = mx.random.randint(-1, 2, (8, 5))
+    bits = (weights + 1).reshape(4, 2, 5).astype(mx.uint8)
+    packed = bits[0] + 4 * bits[1] + 16 * bits[2] + 64 * bits[3]
+
+    def own(x: mx.array, scale: mx.array) -> mx.array:
+        layer.weight_scale = scale
+        return layer.execute_matmul_kernel(x, packed)
+
+    def reference(x: mx.array, scale: mx.array) -> mx.array:
+        return x @ weights.T.astype(x.dtype) * (1 / scale if invert else scale)
+
+    arrays = [floats(2, 3, 5), mx.array([0.7])]
+    models.has_kernels = lambda: False  # restored by the fixture
+    same_gradients(own, reference, arrays, 1e-6)
+    with pytest.raises(ValueError, match="weight_scale"):
+        own(arrays[0].astype(HALF), arrays[1])
+    models.has_kernels = lambda: True
+    with_metal(module.__name__)
+    before = Kernel.calls
+    assert not own(*arrays).any() and Kernel.calls == before + 1
+    loss = lambda function: mx.grad(lambda *given: (function(*given) * 2).sum(), [0, 1])  # noqa: E731
+    for one, other in zip(loss(own)(*arrays), loss(reference)(*arrays), strict=True):
+        assert mx.allclose(one, other, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("name", [name for _, name in ours._ROUNDINGS])
+def test_rounding(name: str) -> None:
+    module = importlib.import_module("mlx_vlm.models.deepseek_v41.fakequant")
+    x = floats(2, 64)
+    found, grad = mx.value_and_grad(lambda x: (getattr(module, name)(x) * x).sum())(x)
+    rounded = getattr(module, name)(x)
+    assert mx.allclose(grad, x + rounded, 1e-6) and not mx.array_equal(rounded, x)
+    ours.uninstall()
+    assert mx.array_equal(rounded, getattr(module, name)(x))
+    assert mx.allclose(found, (rounded * x).sum())
+
+
+def test_quantized_projection(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("mlx_vlm.models.qwen4_exp.language")
+    monkeypatch.setattr(module, "singleton_quantized_linear", lambda layer, x: 0)
+    layer = mlx.nn.QuantizedLinear(64, 8)
+    x = floats(2, 3, 64)
+    assert mx.array_equal(module._row_invariant_quantized_projection(layer, x), layer(x))
+    layer.eval()
+    assert module._row_invariant_quantized_projection(layer, x) == 0
+
+
+def test_sparse_attention() -> None:
+    """GLM-5-Next's attention to chosen keys, in blocks, against a mask."""
+    module = importlib.import_module("mlx_vlm.models.glm5_next.language")
+    mx.random.seed(2)
+    indices = mx.argsort(mx.random.normal((2, 20, 7)), -1)[..., :3]
+    chosen = (indices[..., None] == mx.arange(7)).any(-2)[:, None]
+
+    def reference(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+        scores = mx.where(chosen, q @ k.swapaxes(2, 3) * 0.3, -mx.inf)
+        return mx.softmax(scores, -1) @ v
+
+    def own(*given: mx.array) -> mx.array:
+        return module._sparse_prefill_attention(*given, indices, 0.3)
+
+    same_gradients(own, reference, [floats(2, 2, n, 8) for n in (20, 7, 7)], 1e-5)
+
+
+@pytest.mark.parametrize("pairing", ["half_split", "even_odd"])
+def test_rotary_kernels(pairing: str) -> None:
+    """mlx-vlm's kernels of M-RoPE are not replaced, because they have this gradient."""
+    mx.random.seed(2)
+    q, k = floats(2, 2, 5, 8), floats(2, 1, 5, 8)
+    rest = (mx.random.randint(0, 9, (3, 2, 5)), floats(3), mx.array([0, 1, 2]), pairing)
+    loss = lambda *given: sum(mx.sin(y).sum() for y in given)  # noqa: E731
+    expected = mx.grad(lambda q, k: loss(*rope_utils._mrope_apply(q, k, *rest)), [0, 1])(q, k)
+
+    def kernel(inputs: Any, **_: Any) -> list[mx.array]:
+        first, _ = rope_utils._mrope_apply(inputs[0], inputs[0], *rest)
+        return [mx.stop_gradient(first)]
+
+    found = mx.grad(lambda q, k: loss(*rope_utils._fast_mrope_apply(kernel, q, k, *rest)), [0, 1])(
+        q, k
+    )
+    assert all(mx.allclose(a, b, 1e-5, 1e-6) for a, b in zip(found, expected, strict=True))
+    assert expected[0].any()
