@@ -216,6 +216,7 @@ def test_what_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.endswith("gated_delta_update -> nn.gated_delta\n")
     ours.uninstall()
     assert kimi_linear.gated_delta_update is gated_delta.gated_delta_update is own
+    assert ours.gated_delta_update is not own
     assert "mlxops.mlx_vlm.uninstall" in ours.report(model)[0].reason
     assert ours.report(mlx.nn.Linear(2, 2)) == []
     assert capsys.readouterr().out.endswith("no layer has a recurrence or a kernel of mlx-vlm\n")
@@ -424,6 +425,26 @@ def test_gradients_of_kernels(name: str, with_metal: Any) -> None:
         assert mx.allclose(one, other, 1e-3 if one.dtype == HALF else 1e-6, 1e-6)
 
 
+def test_compiled_gradients(with_metal: Any) -> None:
+    """A kernel with a gradient, in compiled and in checkpointed functions."""
+    module = importlib.import_module("mlx_vlm.quantization.one_bit")
+    given = CALLS["one_bit_quantized_matmul"][1]()
+
+    def loss(x: mx.array, scales: mx.array) -> mx.array:
+        _, weight, _, biases = given
+        return module.one_bit_quantized_matmul(x, weight, scales, biases, group_size=32).sum()
+
+    arrays = (given[0], given[2])
+    expected = mx.grad(loss, [0, 1])(*arrays)
+    mx.eval(expected)
+    with_metal(module.__name__)
+    mx.enable_compile()
+    for function in (mx.compile(mx.grad(loss, [0, 1])), mx.grad(mx.checkpoint(loss), [0, 1])):
+        for _ in range(2):
+            found = function(*arrays)
+            assert all(mx.allclose(a, b, 1e-5) for a, b in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("name", ["inkling", "nemotron_labs_diffusion"])
 def test_no_kernels_in_training(name: str, with_metal: Any) -> None:
     """Kernels whose operations are used in training are used outside of it."""
@@ -437,6 +458,8 @@ def test_no_kernels_in_training(name: str, with_metal: Any) -> None:
     assert Kernel.calls <= before + banded
     if not banded:
         assert difference(found, expected) < 1e-6
+    if name == "inkling":  # the factor of its kernel is computed from trained weights
+        assert all(layer.mlp._wscale is None for layer in model.layers)
     model.eval()
     before = Kernel.calls
     model(tokens)
