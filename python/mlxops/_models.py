@@ -107,7 +107,10 @@ class Patch:
         """
         if not isinstance(model, mlx.nn.Module):
             raise TypeError(f"[report] model must be an mlx.nn.Module, not {type(model).__name__}.")
-        rows = [row for path, layer in layers_of(model) for row in self._rows_of(path, layer)]
+        known: dict[type, list[Place]] = {}
+        rows = [
+            row for path, layer in layers_of(model) for row in self._rows_of(path, layer, known)
+        ]
         rows += more(model)
         lines: dict[Row, list[int]] = {}
         for row in rows:
@@ -134,10 +137,15 @@ class Patch:
             print(f"no layer has a recurrence or a kernel of {self.package}")
         return rows
 
-    def _rows_of(self, path: str, layer: mlx.nn.Module) -> Iterator[Row]:
-        for place in (*self.replaced, *self.unreplaced):
-            if place[0] not in sys.modules or not self.uses(type(layer), place):
-                continue
+    def _rows_of(
+        self, path: str, layer: mlx.nn.Module, known: dict[type, list[Place]]
+    ) -> Iterator[Row]:
+        """Yield a layer's rows; ``known`` has the functions of the classes so far."""
+        kind = type(layer)
+        if kind not in known:
+            places = [p for p in (*self.replaced, *self.unreplaced) if p[0] in sys.modules]
+            known[kind] = [place for place in places if self.uses(kind, place)]
+        for place in known[kind]:
             new = self.replaced.get(place)
             reason = self.unreplaced.get(place, "")
             if new is not None and place not in self.originals:

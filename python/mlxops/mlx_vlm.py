@@ -410,10 +410,13 @@ def _with_gradient(function: Function, composed: Function, *args: Any, **kwargs:
 
     @run.vjp
     def run_vjp(primals: Any, cotangents: Any, _: Any) -> Any:
-        arrays = all_of(primals)
-        _, grads = mx.vjp(
-            lambda *arrays: all_of(call(composed, arrays)), arrays, all_of(cotangents)
-        )
+        outer = all_of(cotangents)
+
+        def results(*arrays: mx.array) -> list[mx.array]:
+            found = all_of(call(composed, arrays))
+            return [y.astype(c.dtype) for y, c in zip(found, outer, strict=True)]
+
+        _, grads = mx.vjp(results, all_of(primals), outer)
         return grads[0] if isinstance(primals, mx.array) else tuple(grads)
 
     return run(*(given[n] for n in at)) if at else function(*args, **kwargs)
