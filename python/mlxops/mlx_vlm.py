@@ -435,6 +435,7 @@ def _kernel_with_gradient(place: Place) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         own = _patch.own(place)
         args = tuple(_constant(value) for value in args)
+        kwargs = {name: _constant(value) for name, value in kwargs.items()}
         if not _models.has_kernels():
             return own(*args, **kwargs)
         return _with_gradient(own, _composed(place), *args, **kwargs)
