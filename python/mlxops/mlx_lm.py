@@ -18,15 +18,11 @@ Requires mlx-lm 0.32.
 
 from __future__ import annotations
 
-import importlib
-import itertools
 import math
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import mlx.core as mx
@@ -36,7 +32,8 @@ from mlx_lm.models import gated_delta, ssm
 from mlx_lm.models.activations import swiglu
 from mlx_lm.tuner.trainer import default_loss
 
-from mlxops import nn
+from mlxops import _models, nn
+from mlxops._models import Place, Row, recurrent_gla, rnn_scan, too_many_states
 
 
 def gated_delta_update(
@@ -60,10 +57,8 @@ def gated_delta_update(
     else:
         g = gated_delta.compute_lower_bound_g(A_log, a, dt_bias, lower_bound)
     beta = mx.sigmoid(b) * (2 if allow_neg_eigval else 1)
-    y, last = nn.gated_delta(q, k, v, g, beta, state, _booleans(mask))
-    if state is not None and use_kernel and _has_kernels() and k.shape[-1] % 32 == 0:
-        last = last.astype(state.dtype)
-    return y.astype(q.dtype), last
+    use_kernel = use_kernel and k.shape[-1] % 32 == 0
+    return _models.gated_delta(q, k, v, g, beta, state, mask, use_kernel)
 
 
 def ssm_update(
@@ -81,14 +76,7 @@ def ssm_update(
 ) -> tuple[mx.array, mx.array]:
     """Compute Mamba-2's scan with ``nn.ssm_scan``; the time steps are mlx-lm's."""
     dt = ssm.compute_dt(dt, dt_bias, time_step_limit)
-    mask = _booleans(mask)
-    if lengths is not None:  # later positions do not change the state
-        inside = mx.arange(dt.shape[1]) < lengths[:, None]
-        mask = inside if mask is None else inside & mask
-    y, last = nn.ssm_scan(hidden_states, A_log, B, C, D, dt, state, mask)
-    if state is not None and hidden_states.shape[1] == 1 and _has_kernels():
-        return y.astype(hidden_states.dtype), last.astype(state.dtype)
-    return y.astype(mx.result_type(hidden_states, D)), last
+    return _models.ssm(hidden_states, A_log, B, C, D, dt, state, mask, lengths)
 
 
 def wkv7(
@@ -102,118 +90,31 @@ def wkv7(
     state: mx.array | None,
 ) -> tuple[mx.array, mx.array]:
     """Compute RWKV-7's recurrence with ``nn.wkv7``."""
-    y, last = nn.wkv7(r, w, k, v, a, b, state)
-    kept = r.dtype
-    if not _has_kernels():
-        kept = mx.result_type(r if state is None else state, w, k, v, a, b)
-    return y.astype(r.dtype), last.astype(kept)
+    return _models.wkv7(r, w, k, v, a, b, state)
 
 
 def mamba(
     layer: Any, x: mx.array, conv_cache: mx.array | None, state_cache: mx.array | None
 ) -> tuple[mx.array, tuple[mx.array, mx.array]]:
     """Compute Mamba's mixer with ``nn.selective_scan``."""
-    if _too_many_states(layer):
-        return _own(MAMBA)(layer, x, conv_cache, state_cache)  # type: ignore[no-any-return]
-    x, z = mx.split(layer.in_proj(x), 2, axis=-1)
-    before = layer.conv_kernel_size - 1
-    if conv_cache is None:
-        x = mx.pad(x, [(0, 0), (before, 0), (0, 0)])
-    else:
-        x = mx.concatenate([conv_cache, x], axis=1)
-    u = mlx.nn.silu(layer.conv1d(x))
-    delta, B, C = _time_steps(layer, u)
-    if layer.use_bcdt_rms:
-        eps = layer.args.mixer_rms_eps
-        delta, B, C = (mx.fast.rms_norm(part, None, eps) for part in (delta, B, C))
-    delta = mlx.nn.softplus(layer.dt_proj(delta))
-    kept = mx.result_type(delta, u, B)
-    if state_cache is not None or u.shape[1] > 1:  # a state decays, and has the dtype of its decay
-        states = [] if state_cache is None else [state_cache]
-        kept = mx.result_type(mx.zeros(0, kept), layer.A_log, *states)
-    y, last = _scan(layer, u, delta, B, C, state_cache, kept)
-    return layer.out_proj(swiglu(z, y)), (x[:, -before:], last)
+    if too_many_states(layer):
+        return _patch.own(MAMBA)(layer, x, conv_cache, state_cache)  # type: ignore[no-any-return]
+    return _models.mamba(layer, x, conv_cache, state_cache, swiglu)
 
 
 def jamba(
     layer: Any, x: mx.array, A: mx.array, state: mx.array | None = None
 ) -> tuple[mx.array, mx.array]:
     """Compute Jamba's state space with ``nn.selective_scan``."""
-    if _too_many_states(layer):
-        return _own(JAMBA)(layer, x, A, state)  # type: ignore[no-any-return]
-    delta, B, C = _time_steps(layer, x)
-    delta, B, C = layer.dt_layernorm(delta), layer.b_layernorm(B), layer.c_layernorm(C)
-    delta = mlx.nn.softplus(layer.dt_proj(delta))
-    return _scan(layer, x, delta, B, C, state, mx.result_type(delta, x, B))
-
-
-def _time_steps(layer: Any, x: mx.array) -> list[mx.array]:
-    rank, states = layer.time_step_rank, layer.ssm_state_size
-    return list(mx.split(layer.x_proj(x), [rank, rank + states], axis=-1))
-
-
-def _scan(
-    layer: Any,
-    x: mx.array,
-    delta: mx.array,
-    B: mx.array,
-    C: mx.array,
-    state: mx.array | None,
-    kept: mx.Dtype,
-) -> tuple[mx.array, mx.array]:
-    """Scan with the parameters of a layer; ``kept`` is the dtype of the states."""
-    dtype = mx.result_type(mx.zeros(0, kept), C, layer.D, x)
-    A = -mx.exp(layer.A_log)
-    y, last = nn.selective_scan(x.astype(dtype), delta, A, B, C, layer.D, None, state)
-    return y, last.astype(kept)
-
-
-def _too_many_states(layer: Any) -> str:
-    """Return why ``nn.selective_scan`` cannot compute a layer, or nothing."""
-    return "nn.selective_scan has at most 64 states" if layer.ssm_state_size > 64 else ""
-
-
-def rnn_scan(x: mx.array, a: mx.array, h0: mx.array | None) -> tuple[mx.array, mx.array]:
-    """Compute RecurrentGemma's recurrence with ``nn.linear_recurrence``."""
-    y = nn.linear_recurrence(a, x, h0, axis=1)
-    kept = mx.result_type(x, *([] if h0 is None else [h0]))
-    return y.astype(kept if x.shape[1] == 1 else x.dtype), y[:, -1].astype(kept)
-
-
-def recurrent_gla(
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    g: mx.array,
-    scale: float,
-    h: mx.array | None = None,
-) -> tuple[mx.array, mx.array]:
-    """Compute Bailing's linear attention with ``nn.ssm_scan``; each head has a constant decay."""
-    kept = mx.result_type(k, v)
-    if h is not None or k.shape[2] > 1:  # as in mlx-lm, where a decay has q's dtype
-        kept = mx.result_type(mx.zeros(0, kept), q, *([] if h is None else [h]))
-    batch, heads, steps, _ = q.shape
-    values, keys, queries = (part.swapaxes(1, 2) for part in (v, k, q * scale))
-    state = None if h is None else h.swapaxes(2, 3)
-    zeros, ones = mx.zeros(heads, q.dtype), mx.ones((batch, steps, heads), q.dtype)
-    y, last = nn.ssm_scan(values, mx.log(-g), keys, queries, zeros, ones, state)
-    y = y.swapaxes(1, 2).astype(mx.result_type(mx.zeros(0, kept), q))
-    return y, last.swapaxes(2, 3).astype(kept)
-
-
-def _has_kernels() -> bool:
-    """Return true if mlx-lm uses its Metal kernels, whose results have other dtypes."""
-    return bool(mx.default_device() == mx.gpu and mx.metal.is_available())
-
-
-def _booleans(mask: mx.array | None) -> mx.array | None:
-    return None if mask is None else mask.astype(mx.bool_)
+    if too_many_states(layer):
+        return _patch.own(JAMBA)(layer, x, A, state)  # type: ignore[no-any-return]
+    return _models.jamba(layer, x, state)
 
 
 MAMBA = ("mlx_lm.models.mamba", "MambaBlock._process_sequence")
 JAMBA = ("mlx_lm.models.jamba", "JambaMambaMixer.ssm_step")
 # The replaced functions of mlx-lm, by module and name, and their replacements.
-REPLACED: dict[tuple[str, str], Callable[..., Any]] = {
+REPLACED: dict[Place, Callable[..., Any]] = {
     ("mlx_lm.models.gated_delta", "gated_delta_update"): gated_delta_update,
     ("mlx_lm.models.ssm", "ssm_update"): ssm_update,
     ("mlx_lm.models.rwkv7", "Rwkv7TimeMixing._wkv7"): wkv7,
@@ -233,73 +134,28 @@ _OPERATORS: dict[Callable[..., Any], str] = {
     recurrent_gla: "nn.ssm_scan",
 }
 _LOSS = "nn.linear_cross_entropy"
-# Functions that return why a replacement leaves a layer to mlx-lm, or nothing.
-_UNFIT: dict[tuple[str, str], Callable[[Any], str]] = dict.fromkeys(
-    (MAMBA, JAMBA), _too_many_states
-)
 # Recurrences and kernels of mlx-lm that are not replaced, and the reasons.
 _KERNEL = "mlxops has no such operator: a Metal kernel without a gradient"
-UNREPLACED: dict[tuple[str, str], str] = {
+UNREPLACED: dict[Place, str] = {
     ("mlx_lm.models.bailing_hybrid", "recurrent_gla"): "mlx-lm computes chunks, with gradients",
     ("mlx_lm.models.bitlinear_layers", "BitLinear.execute_matmul_kernel"): _KERNEL,
     ("mlx_lm.models.deepseek_v41", "_sinkhorn"): _KERNEL,
     ("mlx_lm.models.kimi_k3", "_attn_res_mix"): _KERNEL,
 }
-_originals: dict[tuple[str, str], Callable[..., Any]] = {}
+_patch = _models.Patch(
+    *("mlx-lm", "0.32"),
+    *(REPLACED, _OPERATORS, UNREPLACED, dict.fromkeys((MAMBA, JAMBA), too_many_states)),
+)
 
 
 def install() -> None:
     """Replace mlx-lm's functions with mlxops' functions."""
-    # All functions are looked up first, so that an ImportError leaves mlx-lm as it was.
-    found = {place: _owner(place)[1] for place in REPLACED if place not in _originals}
-    for place, original in found.items():
-        _originals[place] = original
-        _swap(place, original, REPLACED[place])
+    _patch.install()
 
 
 def uninstall() -> None:
     """Restore mlx-lm's own functions."""
-    while _originals:
-        place, original = _originals.popitem()
-        _swap(place, REPLACED[place], original)
-
-
-def _own(place: tuple[str, str]) -> Callable[..., Any]:
-    """Return mlx-lm's own function."""
-    return _originals.get(place) or _owner(place)[1]
-
-
-def _owner(place: tuple[str, str]) -> tuple[Any, Any]:
-    """Return the module or class that defines a function, and the function."""
-    owner: Any = importlib.import_module(place[0])
-    *outer, name = place[1].split(".")
-    try:
-        for part in outer:
-            owner = getattr(owner, part)
-        return owner, getattr(owner, name)
-    except AttributeError as error:
-        raise ImportError(f"mlxops.mlx_lm requires mlx-lm 0.32, but {error}") from error
-
-
-def _swap(place: tuple[str, str], old: Any, new: Any) -> None:
-    """Replace a function in its module or class, and in all modules that have imported it."""
-    setattr(_owner(place)[0], place[1].rpartition(".")[2], new)
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and module.__dict__ is not globals():
-            # Not by setattr, because a module can have properties, and names of its own.
-            names = vars(module)
-            names.update({name: new for name, value in list(names.items()) if value is old})
-
-
-@dataclass(frozen=True)
-class Row:
-    """A layer of a model that has a recurrence or a kernel of mlx-lm, or computes the logits."""
-
-    path: str  # of the layer in the model
-    layer: str  # its class
-    function: str  # of mlx-lm
-    replacement: str | None  # the operator, or None if mlx-lm's function computes the layer
-    reason: str = ""  # why it is not replaced
+    _patch.uninstall()
 
 
 def report(model: mlx.nn.Module) -> list[Row]:
@@ -310,55 +166,7 @@ def report(model: mlx.nn.Module) -> list[Row]:
     A line is about all layers of one kind. Their numbers are ranges, as in ``layers.0-2,4-6``.
     Raises ``TypeError`` if the model is not a module.
     """
-    if not isinstance(model, mlx.nn.Module):
-        raise TypeError(f"[report] model must be an mlx.nn.Module, not {type(model).__name__}.")
-    rows = [row for path, layer in _layers(model) for row in _rows_of(path, layer)]
-    if callable(model):
-        rows.append(_row_of_loss(model))
-    lines: dict[Row, list[int]] = {}
-    for row in rows:
-        parts = row.path.split(".")
-        at = next((n for n, part in enumerate(parts) if part.isdecimal()), None)
-        index = -1 if at is None else int(parts[at])
-        if at is not None:
-            parts[at] = "{}"
-        lines.setdefault(replace(row, path=".".join(parts)), []).append(index)
-    table = [
-        (
-            row.path.format(_ranges(indices)),
-            row.layer,
-            f"{row.function} -> {row.replacement}"
-            if row.replacement
-            else f"{row.function} is not replaced: {row.reason}",
-        )
-        for row, indices in lines.items()
-    ]
-    widths = [max((len(line[n]) for line in table), default=0) for n in range(2)]
-    for path, layer, what in table:
-        print(f"{path:{widths[0]}}  {layer:{widths[1]}}  {what}")
-    if not table:
-        print("no layer has a recurrence or a kernel of mlx-lm")
-    return rows
-
-
-def _layers(model: mlx.nn.Module) -> list[tuple[str, mlx.nn.Module]]:
-    """Return all modules of a model and their paths, in the order of the model."""
-    return list(reversed(model.named_modules()))
-
-
-def _rows_of(path: str, layer: mlx.nn.Module) -> Iterator[Row]:
-    for place in (*REPLACED, *UNREPLACED):
-        if place[0] not in sys.modules or not _uses(type(layer), place):
-            continue
-        new = REPLACED.get(place)
-        reason = UNREPLACED.get(place, "")
-        if new is not None and place not in _originals:
-            reason = "mlxops.mlx_lm.uninstall() was called"
-        elif place in _UNFIT:
-            reason = _UNFIT[place](layer)
-        name = place[1].rpartition(".")[2]
-        operator = None if new is None or reason else _OPERATORS[new]
-        yield Row(path, type(layer).__name__, name, operator, reason)
+    return _patch.report(model, lambda model: [_row_of_loss(model)] if callable(model) else [])
 
 
 def _row_of_loss(model: Any) -> Row:
@@ -369,42 +177,9 @@ def _row_of_loss(model: Any) -> Row:
         head = f"the model fails for tokens: {type(error).__name__}: {message}"
     if isinstance(head, str):
         return Row("", type(model).__name__, "default_loss", None, head)
-    path = next(path for path, layer in _layers(model) if layer is head.layer)
+    path = next(path for path, layer in _models.layers_of(model) if layer is head.layer)
     operator = "nn.cross_entropy, in blocks" if "scales" in head.layer else _LOSS
     return Row(path, type(head.layer).__name__, "default_loss", operator)
-
-
-def _uses(kind: type, place: tuple[str, str]) -> bool:
-    """Return true if a class has a method, or if its methods name a function."""
-    owner, function = _owner(place)
-    if isinstance(owner, type):
-        return getattr(kind, place[1].rpartition(".")[2], None) is function
-    methods = [value for base in kind.__mro__ for value in vars(base).values()]
-    return any(
-        named is function
-        for method in methods
-        if isinstance(method, FunctionType)
-        for named in _named(method.__code__, method.__globals__)
-    )
-
-
-def _named(code: CodeType, names: dict[str, Any]) -> Iterator[Any]:
-    """Yield the globals that code names, also as attributes of modules, and in its functions."""
-    found = [names[name] for name in code.co_names if name in names]
-    yield from found
-    for module in found:
-        if isinstance(module, ModuleType):
-            yield from (vars(module)[name] for name in code.co_names if name in vars(module))
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _named(inner, names)
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Return "0-2,4" for 0, 1, 2, 4."""
-    runs = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    ends = [(group[0][1], group[-1][1]) for _, run in runs if (group := list(run))]
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ends)
 
 
 # The layers that can compute logits, and their methods for it. Others, such as adapters, are

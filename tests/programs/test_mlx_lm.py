@@ -241,12 +241,25 @@ def test_install_is_complete_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gated_delta.gated_delta_update is ours.gated_delta_update
 
 
+def test_reload() -> None:
+    """Loading the modules again does not replace the replacements."""
+    original = ours._patch.originals["mlx_lm.models.gated_delta", "gated_delta_update"]
+    for module in (ours, ours._models, ours):
+        importlib.reload(module)
+        place = ("mlx_lm.models.gated_delta", "gated_delta_update")
+        assert ours._patch.originals[place] is original
+        assert qwen3_next.gated_delta_update is gated_delta.gated_delta_update is not original
+    assert qwen3_next.gated_delta_update is ours.gated_delta_update
+    ours.uninstall()
+    assert qwen3_next.gated_delta_update is gated_delta.gated_delta_update is original
+
+
 def test_signatures() -> None:
     """Arguments have mlx-lm's names, positions and default values."""
     for place, new in ours.REPLACED.items():
         found, expected = (
             list(inspect.signature(function).parameters.values())
-            for function in (new, ours._originals[place])
+            for function in (new, ours._patch.originals[place])
         )
         if expected[0].name == "self":
             found, expected = found[1:], expected[1:]
@@ -381,7 +394,7 @@ def test_unreplaced() -> None:
         function = operator.attrgetter(name)(owner)
         users = [
             kind for kind in vars(owner).values()
-            if isinstance(kind, type) and ours._uses(kind, (module, name))
+            if isinstance(kind, type) and ours._patch.uses(kind, (module, name))
         ]  # fmt: skip
         assert function and users, name
 

@@ -149,7 +149,7 @@ def test_gradients(ours: ModuleType, name: str) -> None:
 
 def test_states_of_metal_kernels(ours: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """mlx-lm's Metal kernels keep the dtype of a state; results have the other dtype."""
-    monkeypatch.setattr(ours, "_has_kernels", lambda: True)
+    monkeypatch.setattr("mlxops._models.has_kernels", lambda: True)
     half, single = mx.bfloat16, mx.float32
     for name in ("gated_delta_update", "ssm_update", "wkv7"):
         shapes = SHAPES[name]

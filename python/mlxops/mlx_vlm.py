@@ -1,0 +1,596 @@
+"""Importing this module makes mlx-vlm's models compute with mlxops, so that they can be trained.
+
+    >>> import mlxops.mlx_vlm
+    >>> mlxops.mlx_vlm.report(model)
+
+mlx-vlm has Metal kernels without gradients. Some layers replace them in training by a loop over the
+time steps, whose results are all stored; others fail, because MLX cannot differentiate a kernel.
+Three kinds of replacements have gradients:
+
+- operators of ``mlxops.nn``;
+- mlx-vlm's kernels with the gradient of mlx-vlm's own operations for other devices;
+- these operations instead of the kernels, in training only.
+
+``REPLACED`` lists the replaced functions; all modules that have already imported them are updated,
+too. ``uninstall()`` undoes the replacement, ``install()`` repeats it, and ``report(model)`` prints
+what they do in a model. Results have the same dtypes as mlx-vlm's.
+
+Requires mlx-vlm 0.7.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn
+from mlx_vlm.models import ssm
+from mlx_vlm.models.activations import swiglu
+from mlx_vlm.models.gated_delta import compute_g, compute_g_safe
+
+import mlxops
+from mlxops import _models, nn
+from mlxops._models import Function, Place, Row, too_many_states
+
+_MODELS = "mlx_vlm.models."
+_KERNELS = "mlx_vlm.kernels."
+GATED_DELTA = (_MODELS + "gated_delta", "gated_delta_update")
+QWEN_GATED_DELTA = (_MODELS + "qwen3_5.gated_delta", "gated_delta_update")
+MAMBA = (_MODELS + "mamba.language", "MambaBlock._process_sequence")
+JAMBA = (_MODELS + "jamba.language", "JambaMambaMixer.ssm_step")
+BITNET = (_MODELS + "bitnet.bitlinear", "BitLinear.execute_matmul_kernel")
+INKLING_ROUTE = (_MODELS + "inkling.language", "InklingSparseMoE._route")
+QUANTIZED = (_MODELS + "qwen4_exp.language", "_row_invariant_quantized_projection")
+
+
+def gated_delta_update(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: mx.array,
+    b: mx.array,
+    A_log: mx.array,
+    dt_bias: mx.array,
+    state: mx.array | None = None,
+    mask: mx.array | None = None,
+    use_kernel: bool = True,  # ignored: the kernel has a gradient
+    lower_bound: float | None = None,
+    state_steps: int | None = None,
+    cache: Any = None,
+    cache_index: int = 1,
+) -> tuple[mx.array, ...]:
+    """Compute the gated delta rule with ``nn.gated_delta``; the gates are mlx-vlm's.
+
+    mlx-vlm's function computes the states of single steps, for speculative decoding, and handles
+    caches, for which it calls this function.
+    """
+    if cache is not None or state_steps is not None:
+        return _patch.own(GATED_DELTA)(  # type: ignore[no-any-return]
+            *(q, k, v, a, b, A_log, dt_bias, state, mask, use_kernel, lower_bound, state_steps),
+            *(cache, cache_index),
+        )
+    if lower_bound is None:
+        g = compute_g(A_log, a, dt_bias)
+    else:
+        g = compute_g_safe(A_log, a, dt_bias, lower_bound)
+    use_kernel = use_kernel and k.shape[-1] % 32 == 0
+    return _models.gated_delta(q, k, v, g, mx.sigmoid(b), state, mask, use_kernel)
+
+
+def qwen_gated_delta_update(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: mx.array,
+    b: mx.array,
+    A_log: mx.array,
+    dt_bias: mx.array,
+    state: mx.array | None = None,
+    mask: mx.array | None = None,
+    use_kernel: bool = True,
+    state_steps: int | None = None,
+    cache: Any = None,
+    cache_index: int = 1,
+) -> tuple[mx.array, ...]:
+    """Compute the gated delta rule of Qwen3.5 as ``gated_delta_update``."""
+    if cache is not None or state_steps is not None:
+        return _patch.own(QWEN_GATED_DELTA)(  # type: ignore[no-any-return]
+            *(q, k, v, a, b, A_log, dt_bias, state, mask, use_kernel, state_steps),
+            *(cache, cache_index),
+        )
+    g = compute_g(A_log, a, dt_bias)
+    return _models.gated_delta(q, k, v, g, mx.sigmoid(b), state, mask, use_kernel)
+
+
+def ssm_update(
+    hidden_states: mx.array,
+    A_log: mx.array,
+    B: mx.array,
+    C: mx.array,
+    D: mx.array,
+    dt: mx.array,
+    dt_bias: mx.array,
+    state: mx.array | None = None,
+    time_step_limit: tuple[float, float] = (0.001, 100.0),
+    mask: mx.array | None = None,
+    lengths: mx.array | None = None,
+) -> tuple[mx.array, mx.array]:
+    """Compute Mamba-2's scan with ``nn.ssm_scan``; the time steps are mlx-vlm's."""
+    dt = ssm.compute_dt(dt, dt_bias, time_step_limit)
+    return _models.ssm(hidden_states, A_log, B, C, D, dt, state, mask, lengths)
+
+
+def wkv7(
+    layer: Any,
+    r: mx.array,
+    w: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: mx.array,
+    b: mx.array,
+    state: mx.array | None,
+) -> tuple[mx.array, mx.array]:
+    """Compute RWKV-7's recurrence with ``nn.wkv7``."""
+    return _models.wkv7(r, w, k, v, a, b, state)
+
+
+def mamba(
+    layer: Any, x: mx.array, convolution_cache: mx.array | None, state_cache: mx.array | None
+) -> tuple[mx.array, tuple[mx.array, mx.array]]:
+    """Compute Mamba's mixer with ``nn.selective_scan``."""
+    if too_many_states(layer):
+        own = _patch.own(MAMBA)
+        return own(layer, x, convolution_cache, state_cache)  # type: ignore[no-any-return]
+    return _models.mamba(layer, x, convolution_cache, state_cache, swiglu)
+
+
+def jamba(
+    layer: Any, x: mx.array, A: mx.array, state: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """Compute Jamba's state space with ``nn.selective_scan``."""
+    if too_many_states(layer):
+        return _patch.own(JAMBA)(layer, x, A, state)  # type: ignore[no-any-return]
+    return _models.jamba(layer, x, state)
+
+
+def rnn_scan(x: mx.array, a: mx.array, h0: mx.array | None) -> tuple[mx.array, mx.array]:
+    """Compute RecurrentGemma's recurrence with ``nn.linear_recurrence``."""
+    return _models.rnn_scan(x, a, h0)
+
+
+def recurrent_gla(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    scale: float,
+    h: mx.array | None = None,
+) -> tuple[mx.array, mx.array]:
+    """Compute Bailing's linear attention with ``nn.ssm_scan``; each head has a constant decay."""
+    return _models.recurrent_gla(q, k, v, g, scale, h)
+
+
+def grid_sample(x: mx.array, grid: mx.array) -> mx.array:
+    """Sample images with ``mlxops.grid_sample``: bilinear, with zeros outside."""
+    kept = x.dtype if _models.has_kernels() else mx.result_type(x, grid, mx.zeros(0))
+    return mlxops.grid_sample(x, grid).astype(kept)
+
+
+def expert_routing(
+    logits: mx.array,
+    expert_bias: mx.array,
+    *,
+    top_k: int,
+    multiplier: float,
+    score_eps: float,
+    route_scale: float,
+) -> list[mx.array]:
+    """Choose experts with ``nn.expert_routing``: indices and weights."""
+    scores, indices = nn.expert_routing(
+        logits * multiplier, top_k, score="sigmoid", normalize=False, bias=expert_bias
+    )
+    total = scores.sum(-1, keepdims=True) + score_eps
+    return [indices.astype(mx.uint32), (scores / total * route_scale).astype(mx.float32)]
+
+
+def norm_add_norm(
+    branch: mx.array,
+    stream: mx.array,
+    *,
+    alpha: mx.array,
+    beta: mx.array,
+    post_weight: mx.array | None,
+    post_eps: float,
+    next_norm: mlx.nn.RMSNorm | None,
+) -> tuple[mx.array, mx.array | None]:
+    """Compute ``alpha * stream + beta * rms_norm(branch)``, and its norm for the next layer.
+
+    The result is that of ``nn.norm_add_norm``. If the two norms have another epsilon, or there is
+    only one, these are MLX's operations.
+    """
+    if post_weight is not None:
+        branch = post_weight.astype(branch.dtype) * branch
+    stream = alpha * stream
+    if next_norm is not None and next_norm.eps == post_eps:
+        normed, stream = nn.norm_add_norm(branch, stream, beta, next_norm.weight, eps=next_norm.eps)
+        return stream.astype(mx.float32), normed.astype(branch.dtype)
+    stream = (stream + beta * mx.fast.rms_norm(branch, None, post_eps)).astype(mx.float32)
+    if next_norm is None:
+        return stream, None
+    return stream, pre_norm(stream, next_norm, dtype=branch.dtype)
+
+
+def pre_norm(stream: mx.array, norm: mlx.nn.RMSNorm, *, dtype: mx.Dtype) -> mx.array:
+    """Compute the norm of a layer's input with MLX's operations."""
+    return mx.fast.rms_norm(stream, norm.weight.astype(stream.dtype), norm.eps).astype(dtype)
+
+
+def post_expert_norm_combine(
+    experts: mx.array, weights: mx.array, *, norm_weight: mx.array, eps: float
+) -> mx.array:
+    """Norm the weighted outputs of the experts and add them, with MLX's operations."""
+    y = mx.fast.rms_norm(experts.astype(mx.float32) * norm_weight, None, eps)
+    y = y * weights.astype(experts.dtype)[..., None]
+    return y.sum(-2).astype(experts.dtype)
+
+
+def _heads(
+    qkvg: mx.array, n_heads: int, n_kv_heads: int, head_dim: int
+) -> tuple[mx.array, mx.array]:
+    """Return the queries and keys of all heads."""
+    heads = qkvg[..., : (n_heads + n_kv_heads) * head_dim]
+    q, k = mx.split(heads.reshape(*qkvg.shape[:-1], -1, head_dim), [n_heads], axis=-2)
+    return q, k
+
+
+def qk_norm(
+    qkvg: mx.array,
+    *,
+    n_heads: int,
+    n_kv_heads: int,
+    head_dim: int,
+    eps: float,
+    query_scale: float,
+) -> list[mx.array]:
+    """Norm the heads of queries and keys with MLX's operations."""
+    q, k = _heads(qkvg, n_heads, n_kv_heads, head_dim)
+    scale = mx.full(head_dim, query_scale, q.dtype)
+    return [mx.fast.rms_norm(q, scale, eps), mx.fast.rms_norm(k, None, eps)]
+
+
+def qk_norm_rope(
+    qkvg: mx.array,
+    *,
+    n_heads: int,
+    n_kv_heads: int,
+    head_dim: int,
+    eps: float,
+    query_scale: float,
+    rope_base: float,
+    offset: int | mx.array,
+) -> list[mx.array]:
+    """Norm and rotate the heads of queries and keys with ``nn.qk_norm_rope``."""
+    q, k = _heads(qkvg, n_heads, n_kv_heads, head_dim)
+    offset = mx.array(offset).astype(mx.int32)
+    offset = offset.flatten() if offset.size > 1 else offset.reshape(())
+    scale = mx.full(head_dim, query_scale, q.dtype)
+    return list(
+        nn.qk_norm_rope(q, k, scale, traditional=True, base=rope_base, offset=offset, eps=eps)
+    )
+
+
+def rms_norm_sigmoid_gate(x: mx.array, gate: mx.array, *, eps: float) -> mx.array:
+    """Compute ``rms_norm(x) * sigmoid(gate)`` of each head with ``nn.rms_norm_gate``."""
+    batch, heads, steps, size = x.shape
+    gate = gate.reshape(batch, steps, heads, size)
+    y = nn.rms_norm_gate(x.swapaxes(1, 2), gate, eps=eps, activation="sigmoid")
+    return y.reshape(batch, steps, heads * size).astype(x.dtype)
+
+
+def bit_linear(layer: Any, x: mx.array, packed_weights: mx.array) -> mx.array:
+    """Multiply by BitNet's weights -1, 0 and 1, with a gradient.
+
+    A byte of ``packed_weights``, of shape (outputs / 4, inputs), has the weights of four outputs,
+    which are ``outputs / 4`` apart, in two bits each, from the lowest bits on, increased by one.
+    """
+
+    def composed(layer: Any, x: mx.array, scale: mx.array) -> mx.array:
+        if x.dtype != scale.dtype:
+            raise ValueError(
+                f"[BitLinear] x has dtype {x.dtype}, and weight_scale {scale.dtype}: "
+                "cast one of them."
+            )
+        parts = [((packed_weights >> shift) & 3).astype(x.dtype) - 1 for shift in (0, 2, 4, 6)]
+        y = x @ mx.concatenate(parts).T
+        return y / scale if layer.invert_weight_scales else y * scale
+
+    def kernel(layer: Any, x: mx.array, _: mx.array) -> mx.array:
+        return _patch.own(BITNET)(layer, x, packed_weights)  # type: ignore[no-any-return]
+
+    if not _models.has_kernels():
+        return composed(layer, x, layer.weight_scale)
+    return _with_gradient(kernel, composed, layer, x, layer.weight_scale)  # type: ignore[no-any-return]
+
+
+def _row_invariant_quantized_projection(linear: Any, x: mx.array) -> mx.array:
+    """Call a layer in training, instead of a kernel that computes rows as in decoding."""
+    own = _patch.own(QUANTIZED)
+    return linear(x) if linear.training else own(linear, x)  # type: ignore[no-any-return]
+
+
+def inkling_route(layer: Any, logits: mx.array) -> Any:
+    """Choose Inkling's experts; mlx-vlm's operations in training.
+
+    The factor of the kernel, which mlx-vlm computes once, is computed again after training.
+    """
+    if not layer.training:
+        return _patch.own(INKLING_ROUTE)(layer, logits)
+    routed = _composed(INKLING_ROUTE)(layer, logits)
+    layer._wscale = None
+    return routed
+
+
+class _WithoutMetal:
+    """``mlx.core``, for functions that choose operations instead of a kernel without Metal.
+
+    The chosen indices have no gradient. MLX raises an error for them in other functions.
+    """
+
+    metal = SimpleNamespace(is_available=lambda: False)
+
+    def argpartition(self, *args: Any, **kwargs: Any) -> mx.array:
+        return mx.stop_gradient(mx.argpartition(*args, **kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(mx, name)
+
+
+_names_without_metal: dict[str, dict[str, Any]] = {}
+
+
+def _without_metal(function: FunctionType) -> FunctionType:
+    """Return a copy of a function of mlx-vlm that finds no Metal and no kernels."""
+    module = function.__module__
+    names = _names_without_metal.get(module)
+    if names is None:
+        names = _names_without_metal[module] = dict(vars(sys.modules[module]))
+        for name, value in list(names.items()):
+            inner = getattr(value, "__wrapped__", value)  # without a cache
+            if name == "mx":
+                names[name] = _WithoutMetal()
+            elif name == "_HAS_METAL":
+                names[name] = False
+            elif name.lower().endswith("_kernel") and not isinstance(inner, FunctionType):
+                names[name] = None
+            elif isinstance(inner, FunctionType) and inner.__module__.startswith("mlx_vlm."):
+                names[name] = _without_metal(inner)
+    copy = FunctionType(
+        *(function.__code__, names, function.__name__),
+        *(function.__defaults__, function.__closure__),
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+@cache
+def _composed(place: Place) -> Function:
+    """Return mlx-vlm's function without its kernels: operations with gradients."""
+    return _without_metal(_patch.own(place))
+
+
+def _with_gradient(function: Function, composed: Function, *args: Any, **kwargs: Any) -> Any:
+    """Call a function with the gradient of another one, for all floating arrays in its arguments.
+
+    The other function is computed for the gradient only.
+    """
+    given = [*args, *kwargs.values()]
+    at = [
+        n
+        for n, value in enumerate(given)
+        if isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating)
+    ]
+
+    def call(which: Function, arrays: Sequence[mx.array]) -> Any:
+        values = list(given)
+        for n, array in zip(at, arrays, strict=True):
+            values[n] = array
+        named = dict(zip(kwargs, values[len(args) :], strict=True))
+        return which(*values[: len(args)], **named)
+
+    def all_of(arrays: Any) -> list[mx.array]:
+        return [arrays] if isinstance(arrays, mx.array) else list(arrays)
+
+    @mx.custom_function
+    def run(*arrays: mx.array) -> Any:
+        return call(function, arrays)
+
+    @run.vjp
+    def run_vjp(primals: Any, cotangents: Any, _: Any) -> Any:
+        outer = all_of(cotangents)
+
+        def results(*arrays: mx.array) -> list[mx.array]:
+            found = all_of(call(composed, arrays))
+            return [y.astype(c.dtype) for y, c in zip(found, outer, strict=True)]
+
+        _, grads = mx.vjp(results, all_of(primals), outer)
+        return grads[0] if isinstance(primals, mx.array) else tuple(grads)
+
+    return run(*(given[n] for n in at)) if at else function(*args, **kwargs)
+
+
+def _constant(value: Any) -> Any:
+    """Stop the gradient of indices, for which MLX raises an error."""
+    if isinstance(value, mx.array) and not mx.issubdtype(value.dtype, mx.inexact):
+        return mx.stop_gradient(value)
+    return value
+
+
+def _kernel_with_gradient(place: Place) -> Function:
+    """Return a replacement that calls mlx-vlm's kernel with the gradient of its operations."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        own = _patch.own(place)
+        args = tuple(_constant(value) for value in args)
+        kwargs = {name: _constant(value) for name, value in kwargs.items()}
+        if not _models.has_kernels():
+            return own(*args, **kwargs)
+        return _with_gradient(own, _composed(place), *args, **kwargs)
+
+    return call
+
+
+def _composed_in_training(place: Place) -> Function:
+    """Return a replacement of a method that uses mlx-vlm's operations in training."""
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if layer.training:
+            return _composed(place)(layer, *args, **kwargs)
+        return _patch.own(place)(layer, *args, **kwargs)
+
+    return call
+
+
+def _straight_through(place: Place) -> Function:
+    """Return a replacement of a rounding, with the gradient of the identity.
+
+    Bengio et al., "Estimating or Propagating Gradients Through Stochastic Neurons" (2013). The
+    derivative of the rounding itself is zero.
+    """
+
+    def call(x: mx.array, *args: Any, **kwargs: Any) -> Any:
+        own = _patch.own(place)
+        return _with_gradient(lambda x: own(x, *args, **kwargs), lambda x: x, x)
+
+    return call
+
+
+_OWN = "its kernel, with the gradient of mlx-vlm's operations"
+_TRAINING = "mlx-vlm's operations, in training"
+_STRAIGHT = "its rounding, with the gradient of the identity"
+
+
+def _places(module: str, *names: str) -> list[Place]:
+    return [(_MODELS + module, name) for name in names]
+
+
+_KERNELS_WITH_GRADIENT = [
+    *_places("kernels", "nearest_interpolate", "bicubic_interpolate", "separable_interpolate"),
+    *_places("inkling.language", "banded_additive_mask"),
+    *_places("deepseek_v4.hyper_connection", "hc_split_sinkhorn"),
+    *_places("glm5_next.language", "_sparse_prefill_attention"),
+    *_places("qwen4_exp.qsa_kernel", "dispatch_qsa_attention"),
+    ("mlx_vlm.quantization.one_bit", "one_bit_quantized_matmul"),
+]
+_COMPOSED_IN_TRAINING = [
+    *_places("inkling.language", "InklingSparseMoE.__call__"),
+    *_places("longcat_flash_sparse.language", "Indexer.__call__"),
+    *_places("longcat_flash_sparse.language", "LongcatFlashTopkRouter.__call__"),
+    *_places("qwen4_exp.language", "Qwen4ExpQSAIndexer.select_from_projected"),
+    *_places("minimax_m3_vl.language", "MiniMaxAttention._sparse_prefill_attention"),
+    *_places("nemotron_labs_diffusion.language", "MLP.__call__", "Attention.__call__"),
+    *_places("nemotron_labs_diffusion.language", "LanguageModel._project_hidden"),
+]
+_ROUNDINGS = _places(
+    "deepseek_v41.fakequant",
+    *("fake_quant_fp8_ue8m0", "fake_quant_fp4_ue8m0", "fake_quant_fp4_e4m3"),
+)
+# The replaced functions of mlx-vlm, by module and name, and their replacements.
+REPLACED: dict[Place, Function] = {
+    GATED_DELTA: gated_delta_update,
+    QWEN_GATED_DELTA: qwen_gated_delta_update,
+    (_MODELS + "ssm", "ssm_update"): ssm_update,
+    (_MODELS + "rwkv7.language", "Rwkv7TimeMixing._wkv7"): wkv7,
+    MAMBA: mamba,
+    JAMBA: jamba,
+    (_MODELS + "recurrent_gemma.language", "rnn_scan"): rnn_scan,
+    (_MODELS + "bailing_moe_linear.language", "recurrent_gla"): recurrent_gla,
+    (_MODELS + "kernels", "grid_sample"): grid_sample,
+    (_KERNELS + "expert_routing", "expert_routing"): expert_routing,
+    (_KERNELS + "norm_add_norm", "norm_add_norm"): norm_add_norm,
+    (_KERNELS + "norm_add_norm", "pre_norm"): pre_norm,
+    (_KERNELS + "post_expert_norm_combine", "post_expert_norm_combine"): post_expert_norm_combine,
+    (_KERNELS + "qk_norm", "qk_norm"): qk_norm,
+    (_KERNELS + "qk_norm_rope", "qk_norm_rope"): qk_norm_rope,
+    (_KERNELS + "rms_norm_sigmoid_gate", "rms_norm_sigmoid_gate"): rms_norm_sigmoid_gate,
+    BITNET: bit_linear,
+    QUANTIZED: _row_invariant_quantized_projection,
+    INKLING_ROUTE: inkling_route,
+    **{place: _kernel_with_gradient(place) for place in _KERNELS_WITH_GRADIENT},
+    **{place: _composed_in_training(place) for place in _COMPOSED_IN_TRAINING},
+    **{place: _straight_through(place) for place in _ROUNDINGS},
+}
+# What the replacements use.
+_OPERATORS: dict[Function, str] = {
+    gated_delta_update: "nn.gated_delta",
+    qwen_gated_delta_update: "nn.gated_delta",
+    ssm_update: "nn.ssm_scan",
+    wkv7: "nn.wkv7",
+    mamba: "nn.selective_scan",
+    jamba: "nn.selective_scan",
+    rnn_scan: "nn.linear_recurrence",
+    recurrent_gla: "nn.ssm_scan",
+    grid_sample: "mlxops.grid_sample",
+    expert_routing: "nn.expert_routing",
+    norm_add_norm: "nn.norm_add_norm",
+    qk_norm_rope: "nn.qk_norm_rope",
+    rms_norm_sigmoid_gate: "nn.rms_norm_gate",
+    **dict.fromkeys((pre_norm, post_expert_norm_combine, qk_norm), "MLX's operations"),
+    bit_linear: _OWN,
+    _row_invariant_quantized_projection: "the quantized layer, in training",
+    inkling_route: _TRAINING,
+    **{REPLACED[place]: _OWN for place in _KERNELS_WITH_GRADIENT},
+    **{REPLACED[place]: _TRAINING for place in _COMPOSED_IN_TRAINING},
+    **{REPLACED[place]: _STRAIGHT for place in _ROUNDINGS},
+}
+# Kernels of mlx-vlm that are not replaced although layers call them in training, and the reasons.
+_ROTARY = "its kernel has mlx-vlm's gradient"
+UNREPLACED: dict[Place, str] = {
+    (_MODELS + "rope_utils", "MRoPERotaryEmbedding.apply_rotary"): _ROTARY,
+    (_MODELS + "rope_utils", "apply_multimodal_rotary_pos_emb"): _ROTARY,
+    (_MODELS + "rope_utils", "apply_rotary_pos_emb_even_odd"): _ROTARY,
+}
+# Modules with kernels that no layer calls in training.
+_DECODING = "speculative decoding"
+UNUSED: dict[str, str] = {
+    _MODELS + "fast_ops": "decoding of a few tokens",
+    _MODELS + "kimi_k3.language": "generation",
+    _MODELS + "qwen3_5.language": "decoding with a cache",
+    _MODELS + "quantized_verifier": _DECODING,
+    _MODELS + "exact_speculative_verify": _DECODING,
+    _MODELS + "nemotron_h.speculative_verifier": _DECODING,
+    _MODELS + "glm_moe_dsa.speculative_verifier": _DECODING,
+    _MODELS + "bonsai.klein_fast.blocks": "generation of images, not by layers",
+    _MODELS + "embedding_gemma2._video_kernel": "reading of videos",
+    "mlx_vlm.structured": "sampling",
+    "mlx_vlm.turboquant": "compressed caches",
+}
+_patch = _models.Patch(
+    *("mlx-vlm", "0.7"),
+    *(REPLACED, _OPERATORS, UNREPLACED, dict.fromkeys((MAMBA, JAMBA), too_many_states)),
+)
+
+
+def install() -> None:
+    """Replace mlx-vlm's functions with mlxops' functions."""
+    _patch.install()
+
+
+def uninstall() -> None:
+    """Restore mlx-vlm's own functions."""
+    _patch.uninstall()
+
+
+def report(model: mlx.nn.Module) -> list[Row]:
+    """Print and return the layers whose functions are replaced, and those that are not, and why.
+
+    A line is about all layers of one kind. Their numbers are ranges, as in ``layers.0-2,4-6``.
+    Raises ``TypeError`` if the model is not a module.
+    """
+    return _patch.report(model)
+
+
+install()
