@@ -183,3 +183,12 @@ def test_slope_of_a_loss_with_an_unsigned_factor() -> None:
     found = aten.soft_margin_loss_backward(mx.array([2], mx.uint8), x, target, 1)
     exact = -2 * double(target) * scipy.special.expit(-double(x) * double(target)) / 4
     np.testing.assert_allclose(double(found), exact, rtol=2e-6)
+
+
+def test_gradients_at_infinities() -> None:
+    """Those of torch 2.13."""
+    x = mx.array([-mx.inf, -3.0, -1.5, 1.5, 3.0, mx.inf])
+    assert mx.grad(lambda x: aten.hardswish(x).sum())(x).tolist() == [0, 0, 0, 1, 1, 1]
+    x, target = mx.array([1.0, -2.0]), mx.array([0.5, 3.0])
+    near = mx.grad(lambda x: aten.huber_loss(x, target, 0, mx.inf).sum())(x)
+    assert near.tolist() == [0.5, -5.0]
