@@ -9,6 +9,7 @@
   of these load. They also have several layers, both directions, and ``with_state``.
 - ``RMSNormResidual``, ``LayerNormResidual``, ``NormAddNorm`` and ``RMSNormGate`` are norms in one
   pass with the operation before or after.
+- ``linear_cross_entropy`` is the loss of a layer's logits, which are never all stored.
 
 Parameters are float32; ``set_dtype`` changes that. The operators determine the dtypes of results:
 those of the arguments, promoted. Cell states are at least float32. Arguments of the wrong shape
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn
@@ -27,7 +28,15 @@ import mlx.nn
 import mlxops
 from mlxops import nn
 
-__all__ = ["GRU", "LSTM", "LayerNormResidual", "NormAddNorm", "RMSNormGate", "RMSNormResidual"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "LayerNormResidual",
+    "NormAddNorm",
+    "RMSNormGate",
+    "RMSNormResidual",
+    "linear_cross_entropy",
+]
 
 _MOST_UNITS = 1024  # of the kernels
 _Sequences = tuple[mx.array, ...]  # the results of all time steps, such as hidden and cell states
@@ -413,6 +422,82 @@ class RMSNormGate(mlx.nn.Module):
             activation=self.activation,
             norm_before_gate=self.norm_before_gate,
         )
+
+
+def linear_cross_entropy(
+    layer: mlx.nn.Module,
+    x: mx.array,
+    targets: mx.array,
+    *,
+    class_weight: mx.array | None = None,
+    row_weight: mx.array | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    logit_softcap: float | None = None,
+    reduction: Literal["mean", "sum", "none"] = "mean",
+) -> mx.array:
+    """Return the cross entropy of the logits that a layer computes, without storing all of them.
+
+    It is ``nn.linear_cross_entropy``, or ``nn.quantized_linear_cross_entropy`` if the layer is
+    quantized. The parameters of the layer have gradients, except quantized weights.
+
+    Args:
+        layer: ``mlx.nn.Linear`` or ``mlx.nn.Embedding`` with V words, also quantized.
+        x: Its inputs, ``(..., D)``.
+        targets: The words, ``(...)``, integers.
+        class_weight: Weights of the words, ``(V,)``.
+        row_weight: Weights of the rows, ``(...)``.
+        ignore_index: The target of rows that are left out.
+        label_smoothing: The fraction of the target that all words share.
+        z_loss: Factor of the squared logarithm of the sum of exponentials.
+        logit_softcap: Limit of the logits.
+        reduction: The reduction of the rows' losses.
+
+    Returns:
+        The reduced loss, or the losses of the rows, ``(...)``, at least float32.
+    """
+    # Not isinstance: a subclass may compute other logits.
+    quantized = type(layer) in (mlx.nn.QuantizedLinear, mlx.nn.QuantizedEmbedding)
+    if not quantized and type(layer) not in (mlx.nn.Linear, mlx.nn.Embedding):
+        raise TypeError(
+            "[linear_cross_entropy] layer must be Linear, Embedding, QuantizedLinear or "
+            f"QuantizedEmbedding of mlx.nn, not {type(layer).__name__}."
+        )
+    own: Any = layer  # its attributes have no types
+    bias = own.get("bias")
+    if not quantized:
+        return nn.linear_cross_entropy(
+            x,
+            own.weight,
+            targets,
+            bias,
+            class_weight=class_weight,
+            row_weight=row_weight,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+            logit_softcap=logit_softcap,
+            reduction=reduction,
+        )
+    return nn.quantized_linear_cross_entropy(
+        x,
+        own.weight,
+        own.scales,
+        own.get("biases"),
+        targets,
+        bias,
+        group_size=own.group_size,
+        bits=own.bits,
+        mode=own.mode,
+        class_weight=class_weight,
+        row_weight=row_weight,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        z_loss=z_loss,
+        logit_softcap=logit_softcap,
+        reduction=reduction,
+    )
 
 
 def _uniform(limit: float, *shape: int) -> mx.array:

@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 import mlx.nn
+import mlxops.nn
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten, tree_map
@@ -244,3 +245,60 @@ def test_norms(dtype):
     wanted = (wide(rms, x.astype(mx.float32) * mx.sigmoid(gate)),)
     gated = layers.RMSNormGate(8, activation="sigmoid", norm_before_gate=False)
     check(gated, both[:1], (x, other), wanted)
+
+
+LINEAR = {
+    "linear": lambda: mlx.nn.Linear(64, 9),
+    "no bias": lambda: mlx.nn.Linear(64, 9, bias=False),
+    "embedding": lambda: mlx.nn.Embedding(9, 64),
+    "quantized": lambda: mlx.nn.QuantizedLinear(64, 9),
+    "mxfp4": lambda: mlx.nn.QuantizedLinear(64, 9, bias=False, mode="mxfp4"),
+    "quantized embedding": lambda: mlx.nn.QuantizedEmbedding(9, 64, bits=8, mode="mxfp8"),
+}
+
+
+@pytest.mark.parametrize("kind", LINEAR)
+def test_linear_cross_entropy(kind, device):
+    """The loss of the layer's logits, and the gradients of x and of the trained parameters."""
+    layer = LINEAR[kind]()
+    if "bias" in layer:
+        layer.bias = mx.random.normal(layer.bias.shape)
+        layer.unfreeze(recurse=False, keys=["bias"])
+    x = mx.random.normal((2, 3, 64))
+    targets = mx.array([[0, 8, -1], [3, 3, 5]])
+    options = {
+        "row_weight": mx.array([[1, 0.5, 2], [0, 1, 1]]),
+        "ignore_index": -1,
+        "label_smoothing": 0.1,
+        "z_loss": 0.1,
+        "logit_softcap": 3.0,
+    }
+    weights = mx.arange(1.0, 10.0)
+    for reduction in ("mean", "none"):
+        options["reduction"] = reduction
+
+        def ours(layer, x):
+            loss = layers.linear_cross_entropy(layer, x, targets, class_weight=weights, **options)
+            return loss.sum()
+
+        def theirs(layer, x):
+            logits = layer.as_linear(x) if "mbedding" in type(layer).__name__ else layer(x)
+            return mlxops.nn.cross_entropy(logits, targets, weights, **options).sum()
+
+        def all_of(loss):
+            results = {"loss": loss(layer, x), "x": mx.grad(lambda x: loss(layer, x))(x)}
+            if layer.trainable_parameters():
+                results |= mlx.nn.value_and_grad(layer, loss)(layer, x)[1]
+            return results
+
+        got, wanted = all_of(ours), all_of(theirs)
+        assert got.keys() == wanted.keys()
+        for name, w in wanted.items():
+            # MLX rounds quantized weights of 16 bits, and the products with them.
+            np.testing.assert_allclose(got[name], w, 1e-4, 2e-5 * np.abs(w).max(), err_msg=name)
+
+
+def test_linear_cross_entropy_of_other_layers():
+    layer = mlx.nn.Sequential(mlx.nn.Linear(4, 3))
+    with pytest.raises(TypeError, match=r"^\[linear_cross_entropy\] layer must be Linear, .*Seq"):
+        layers.linear_cross_entropy(layer, mx.ones((2, 4)), mx.array([0, 1]))
