@@ -423,7 +423,7 @@ def linear_cross_entropy() -> tuple[Cost, None]:
     values: dict[str, Value] = {"x": zeros(rows, depth), "weight": zeros(words, depth)}
     values |= {"targets": np.zeros(rows, np.int32), "softcap": 0.0, "ignore_index": -100}
     values |= {"sums": False, "rows": rows, "words": words, "depth": depth}
-    values |= {"out": zeros(rows, 5), "base": zeros(1)}
+    values |= {"out": zeros(rows, 6), "base": zeros(1)}
     file, function = "linear_cross_entropy.metal", "linear_cross_entropy_parts"
     threads = 128
     each = rows * words // threads

@@ -276,6 +276,7 @@ void cross_entropy_rows_vjp(
     In<T> logits,
     In<int32_t> targets,
     In<accum_t<T>> weight,
+    In<accum_t<T>> counted,
     In<accum_t<T>> most,
     In<accum_t<T>> log_sum,
     In<accum_t<T>> extra,
@@ -300,7 +301,7 @@ void cross_entropy_rows_vjp(
     const T* from = logits.data + row * width;
     auto gradient = RowGradient<A>::of(
         cotangent[row],
-        weight ? weight[y] : A(1),
+        counted[row],
         most[row],
         log_sum[row],
         extra[row],

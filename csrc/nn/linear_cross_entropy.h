@@ -65,7 +65,7 @@ accum_t<T> base_of(In<T> bias, double softcap) {
   return std::isfinite(most) ? most : A(0);
 }
 
-/** The number that linear_cross_entropy_rows subtracts, from all biases. */
+/** base_of as an operator. */
 template <typename T>
 void bias_base(In<T> bias, double softcap, Out<accum_t<T>> out) {
   out[0] = base_of(bias, softcap);
@@ -97,45 +97,49 @@ void some_logits(
 }
 
 // The number of words in a part of a row, and the numbers of rows and words of
-// a part that are computed at a time.
+// a part that are computed at a time; the numbers that are stored for a part.
 constexpr int64_t words_of_part = 2048;
+constexpr int64_t numbers_of_part = 6;
 constexpr int64_t rows_at_once = 384;
 constexpr int64_t words_at_once = 256;
 
-/** The outputs of cross_entropy_rows for the logits x weight^T + bias. */
-template <typename T>
-void linear_cross_entropy_rows(
+inline int64_t parts_of(int64_t words) {
+  return (words + words_of_part - 1) / words_of_part;
+}
+
+/**
+ * For each part of the words: the largest logit of a row, the sum of the other
+ * exponentials, the target's logit, NaN if it is in another part, the sum of
+ * weighted logits relative to the largest, the sum of the words' weights, and
+ * the number of words.
+ */
+template <typename T, typename A>
+void write_parts(
     In<T> x,
     In<T> weight,
     In<int32_t> targets,
     In<T> bias,
+    In<A> class_weight,
+    A base,
     double softcap,
     int ignore_index,
-    double label_smoothing,
-    double z_loss,
-    Out<accum_t<T>> loss,
-    Out<accum_t<T>> counted,
-    Out<accum_t<T>> most,
-    Out<accum_t<T>> log_sum,
-    Out<accum_t<T>> extra) {
-  using A = accum_t<T>;
+    bool sums,
+    A* out) {
   int64_t depth = weight.dim(1);
   int64_t words = weight.dim(0);
-  A base = base_of(bias, softcap);
   CountedRows<T> those(x, targets, ignore_index);
   int64_t count = those.count();
-  int64_t parts = (words + words_of_part - 1) / words_of_part;
-  std::vector<RowOfLogits<A>> all(count * parts);
-  for (auto* out : {&loss, &counted, &most, &log_sum, &extra}) {
-    std::fill_n(out->data, out->size(), A(0));
-  }
+  int64_t parts = parts_of(words);
+  std::fill_n(out, targets.size() * parts * numbers_of_part, A(0));
   auto block = [&](int64_t first_row, int64_t part) {
     thread_local std::vector<A> z;
-    z.resize(rows_at_once * words_at_once);
+    thread_local std::vector<RowOfLogits<A>> of_rows;
     int64_t rows = std::min(rows_at_once, count - first_row);
-    int64_t last = std::min(words, (part + 1) * words_of_part);
-    for (int64_t word = part * words_of_part; word < last;
-         word += words_at_once) {
+    z.resize(rows_at_once * words_at_once);
+    of_rows.assign(rows, {});
+    int64_t begin = part * words_of_part;
+    int64_t last = std::min(words, begin + words_of_part);
+    for (int64_t word = begin; word < last; word += words_at_once) {
       int64_t n = std::min(words_at_once, last - word);
       some_logits(
           those.x.from(first_row, 0),
@@ -149,15 +153,25 @@ void linear_cross_entropy_rows(
           words_at_once);
       for (int64_t row = 0; row < rows; ++row) {
         A* logits = z.data() + row * words_at_once;
-        int64_t place = those.places[first_row + row];
         softcap_block(logits, n, A(softcap));
-        all[(first_row + row) * parts + part].add(
+        of_rows[row].add(
             logits,
             n,
-            int64_t(targets[place]) - word,
-            static_cast<A*>(nullptr),
-            label_smoothing != 0);
+            int64_t(targets[those.places[first_row + row]]) - word,
+            class_weight ? class_weight.data + word : nullptr,
+            sums);
       }
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      const RowOfLogits<A>& of = of_rows[row];
+      int64_t place = those.places[first_row + row];
+      A* to = out + (place * parts + part) * numbers_of_part;
+      to[0] = of.all.most;
+      to[1] = of.all.others;
+      to[2] = of.target;
+      to[3] = of.total;
+      to[4] = of.weight;
+      to[5] = A(last - begin);
     }
   };
   int64_t row_blocks = (count + rows_at_once - 1) / rows_at_once;
@@ -169,27 +183,167 @@ void linear_cross_entropy_rows(
           block(i / parts * rows_at_once, i % parts);
         }
       });
-  Loss<A> made{A(label_smoothing), A(z_loss), words};
-  for (int64_t i = 0; i < count; ++i) {
-    RowOfLogits<A> row;
-    for (int64_t part = 0; part < parts; ++part) {
-      row.join(all[i * parts + part]);
+}
+
+/** The outputs of cross_entropy_rows, from the results for `count` parts. */
+template <typename A>
+void join_parts(
+    const A* parts,
+    int64_t count,
+    In<int32_t> targets,
+    In<A> class_weight,
+    A base,
+    int ignore_index,
+    double label_smoothing,
+    double z_loss,
+    Out<A> loss,
+    Out<A> counted,
+    Out<A> most,
+    Out<A> log_sum,
+    Out<A> extra) {
+  for (int64_t row = 0; row < targets.size(); ++row) {
+    int64_t y = targets[row];
+    if (y == ignore_index) {
+      loss[row] = counted[row] = most[row] = log_sum[row] = extra[row] = 0;
+      continue;
     }
-    int64_t place = those.places[i];
-    made.write(
-        row,
-        A(1),
+    RowOfLogits<A> all;
+    int64_t words = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const A* from = parts + (row * count + i) * numbers_of_part;
+      RowOfLogits<A> part;
+      part.all.most = from[0];
+      part.all.others = from[1];
+      part.target = from[2];
+      part.total = from[3];
+      part.weight = from[4];
+      all.join(part);
+      words += static_cast<int64_t>(from[5]);
+    }
+    bool is_word = y >= 0 && y < words;
+    Loss<A>{A(label_smoothing), A(z_loss), words}.write(
+        all,
+        class_weight && is_word ? class_weight[y] : A(1),
         base,
-        &loss[place],
-        &counted[place],
-        &most[place],
-        &log_sum[place],
-        &extra[place]);
+        &loss[row],
+        &counted[row],
+        &most[row],
+        &log_sum[row],
+        &extra[row]);
   }
+}
+
+/** write_parts as an operator. */
+template <typename T>
+void linear_cross_entropy_parts(
+    In<T> x,
+    In<T> weight,
+    In<int32_t> targets,
+    In<T> bias,
+    In<accum_t<T>> class_weight,
+    In<accum_t<T>> base,
+    double softcap,
+    int ignore_index,
+    bool sums,
+    Out<accum_t<T>> out) {
+  write_parts(
+      x,
+      weight,
+      targets,
+      bias,
+      class_weight,
+      base ? base[0] : accum_t<T>(0),
+      softcap,
+      ignore_index,
+      sums,
+      out.data);
+}
+
+/** join_parts as an operator. */
+template <typename T>
+void linear_cross_entropy_joined(
+    In<T> parts,
+    In<int32_t> targets,
+    In<T> class_weight,
+    In<T> base,
+    int ignore_index,
+    double label_smoothing,
+    double z_loss,
+    Out<accum_t<T>> loss,
+    Out<accum_t<T>> counted,
+    Out<accum_t<T>> most,
+    Out<accum_t<T>> log_sum,
+    Out<accum_t<T>> extra) {
+  join_parts(
+      parts.data,
+      parts.dim(-2),
+      targets,
+      class_weight,
+      base ? base[0] : T(0),
+      ignore_index,
+      label_smoothing,
+      z_loss,
+      loss,
+      counted,
+      most,
+      log_sum,
+      extra);
+}
+
+/** The outputs of cross_entropy_rows for the logits x weight^T + bias. */
+template <typename T>
+void linear_cross_entropy_rows(
+    In<T> x,
+    In<T> weight,
+    In<int32_t> targets,
+    In<T> bias,
+    In<accum_t<T>> class_weight,
+    double softcap,
+    int ignore_index,
+    double label_smoothing,
+    double z_loss,
+    Out<accum_t<T>> loss,
+    Out<accum_t<T>> counted,
+    Out<accum_t<T>> most,
+    Out<accum_t<T>> log_sum,
+    Out<accum_t<T>> extra) {
+  using A = accum_t<T>;
+  A base = base_of(bias, softcap);
+  int64_t count = parts_of(weight.dim(0));
+  std::vector<A> parts(targets.size() * count * numbers_of_part);
+  write_parts(
+      x,
+      weight,
+      targets,
+      bias,
+      class_weight,
+      base,
+      softcap,
+      ignore_index,
+      label_smoothing != 0,
+      parts.data());
+  join_parts(
+      parts.data(),
+      count,
+      targets,
+      class_weight,
+      base,
+      ignore_index,
+      label_smoothing,
+      z_loss,
+      loss,
+      counted,
+      most,
+      log_sum,
+      extra);
 }
 
 /**
  * Gradients of linear_cross_entropy_rows; `of_x` and `of_weight` request them.
+ * If `all_words` is not 0, the words are a part of that many, the bias is
+ * relative to the largest one of all, and targets are words of the part,
+ * ignored, or neither.
+ *
  * For a block of words and a block of rows, all cores first compute the
  * gradient with respect to the logits, each for its own words, and the gradient
  * by these words. Then they compute the gradient with respect to the rows, each
@@ -201,6 +355,8 @@ void linear_cross_entropy_rows_vjp(
     In<T> weight,
     In<int32_t> targets,
     In<T> bias,
+    In<accum_t<T>> class_weight,
+    In<accum_t<T>> counted,
     In<accum_t<T>> most,
     In<accum_t<T>> log_sum,
     In<accum_t<T>> extra,
@@ -211,6 +367,7 @@ void linear_cross_entropy_rows_vjp(
     double,
     bool of_x,
     bool of_weight,
+    int all_words,
     Out<T> grad_x,
     Out<T> grad_weight,
     Out<accum_t<T>> grad_bias) {
@@ -222,7 +379,7 @@ void linear_cross_entropy_rows_vjp(
   constexpr int64_t columns_of_share = 256;
   int64_t depth = weight.dim(1);
   int64_t words = weight.dim(0);
-  A base = base_of(bias, softcap);
+  A base = all_words != 0 ? A(0) : base_of(bias, softcap);
   CountedRows<T> those(x, targets, ignore_index);
   int64_t count = those.count();
   std::fill_n(grad_x.data, grad_x.size(), T(0));
@@ -263,17 +420,21 @@ void linear_cross_entropy_rows_vjp(
           int64_t y = targets[place];
           A* logits = block + i * wide;
           softcap_block(logits, m, A(softcap));
-          bool is_word = y >= 0 && y < words;
+          bool is_word = all_words != 0 || (y >= 0 && y < words);
           auto gradient = RowGradient<A>::of(
               is_word ? cotangent[place] : std::numeric_limits<A>::quiet_NaN(),
-              A(1),
+              counted[place],
               most[place],
               log_sum[place],
               extra[place],
               A(label_smoothing),
-              words);
+              all_words != 0 ? all_words : words);
           gradient.apply(
-              logits, m, y - word - first, static_cast<A*>(nullptr), softcap);
+              logits,
+              m,
+              y - word - first,
+              class_weight ? class_weight.data + word + first : nullptr,
+              A(softcap));
           if (grad_bias.size() > 0) {
             A* to = grad_bias.data + word + first;
             for (int64_t k = 0; k < m; ++k) {

@@ -56,6 +56,7 @@ struct LinearBlocks {
       const std::optional<mx::array>& bias_,
       double softcap,
       int ignore_index,
+      bool of_all,
       mx::StreamOrDevice s_)
       : s(s_),
         dtype(mx::promote_types(x_.dtype(), mx::float32)),
@@ -70,8 +71,10 @@ struct LinearBlocks {
                     fewest_words),
                 weight.shape(0)))) {
     if (bias_) {
-      auto base = bias_base(*bias_, softcap, s);
-      bias = mx::subtract(mx::astype(*bias_, dtype, s), base, s);
+      bias = mx::astype(*bias_, dtype, s);
+      if (of_all) {
+        bias = mx::subtract(*bias, bias_base(*bias_, softcap, s), s);
+      }
     }
     if (mlxgen::is_shapeless()) {
       words = weight.shape(0);
@@ -169,12 +172,18 @@ struct LinearBlocks {
   }
 };
 
-/** linear_cross_entropy_rows_vjp. */
+/**
+ * linear_cross_entropy_rows_vjp. If `all_words` is not 0, the words are a part
+ * of that many, the bias is relative to the largest one of all, and targets are
+ * words of the part, ignored, or neither.
+ */
 inline std::vector<mx::array> linear_cross_entropy_vjp(
     const mx::array& x,
     const mx::array& weight,
     const mx::array& targets,
     const std::optional<mx::array>& bias,
+    const std::optional<mx::array>& class_weight,
+    const mx::array& counted,
     const mx::array& most,
     const mx::array& log_sum,
     const mx::array& extra,
@@ -185,10 +194,15 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
     double z_loss,
     bool of_x,
     bool of_weight,
+    int all_words,
     mx::StreamOrDevice s) {
-  LinearBlocks blocks(x, weight, targets, bias, softcap, ignore_index, s);
+  LinearBlocks blocks(
+      x, weight, targets, bias, softcap, ignore_index, all_words == 0, s);
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  auto valid = blocks.where(blocks.between(0, weight.shape(0)), cotangent, nan);
+  auto valid = cotangent;
+  if (all_words == 0) {
+    valid = blocks.where(blocks.between(0, weight.shape(0)), cotangent, nan);
+  }
   std::optional<mx::array> grad_x;
   std::optional<mx::array> grad_weight;
   std::optional<mx::array> grad_bias;
@@ -199,7 +213,10 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
     auto of_logits = cross_entropy_rows_vjp(
         block.logits,
         block.targets,
-        std::nullopt,
+        class_weight
+            ? std::optional(blocks.part(*class_weight, first, block.last))
+            : std::nullopt,
+        counted,
         most,
         log_sum,
         extra,
@@ -208,7 +225,7 @@ inline std::vector<mx::array> linear_cross_entropy_vjp(
         all ? ignore_index : LinearBlocks::ignored,
         label_smoothing,
         z_loss,
-        all ? 0 : weight.shape(0),
+        all || all_words != 0 ? all_words : weight.shape(0),
         s);
     before.clear();
     if (of_x) {

@@ -3,32 +3,61 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 
 #include "mlx/mlx.h"
+#include "mlxgen/op.h"
 
 namespace mlxops::targets {
 
 namespace mx = mlx::core;
 
+/** The weights of rows; differentiating with respect to them raises an error.
+ */
+inline mx::array fixed_weights(
+    const mx::array& row_weight,
+    mx::StreamOrDevice s) {
+  return mlxgen::NotDifferentiable::wrap(
+      row_weight, "fixed_weights", "row_weight", s);
+}
+
+/** Targets of rows whose weight is 0 become ignored. */
+inline mx::array of_weights(
+    const mx::array& targets,
+    const std::optional<mx::array>& row_weight,
+    int ignore_index,
+    mx::StreamOrDevice s) {
+  if (!row_weight) {
+    return targets;
+  }
+  auto weight = mx::stop_gradient(*row_weight, s);
+  auto none = mx::equal(weight, mx::array(0, weight.dtype()), s);
+  return mx::where(none, mx::array(ignore_index), targets, s);
+}
+
 /**
  * Targets as int32. A target out of range becomes a number that is neither a
  * word nor ignored, because a plain conversion could yield any word.
  */
-inline mx::array
-to_int32(const mx::array& targets, int ignore_index, mx::StreamOrDevice s) {
+inline mx::array to_int32(
+    const mx::array& targets,
+    const std::optional<mx::array>& row_weight,
+    int ignore_index,
+    mx::StreamOrDevice s) {
   auto dtype = targets.dtype();
   auto out = mx::astype(targets, mx::int32, s);
   auto info = mx::iinfo(dtype);
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
   if (info.max <= static_cast<uint64_t>(most)) {
-    return out;
+    return of_weights(out, row_weight, ignore_index, s);
   }
   auto fits = mx::less_equal(targets, mx::array(most, dtype), s);
   if (info.min < 0) {
     auto least = mx::array(int64_t(std::numeric_limits<int32_t>::min()), dtype);
     fits = mx::logical_and(fits, mx::greater_equal(targets, least, s), s);
   }
-  return mx::where(fits, out, mx::array(ignore_index == -1 ? -2 : -1), s);
+  out = mx::where(fits, out, mx::array(ignore_index == -1 ? -2 : -1), s);
+  return of_weights(out, row_weight, ignore_index, s);
 }
 
 } // namespace mlxops::targets

@@ -47,6 +47,9 @@ def assert_near(got, wanted, epsilon):
 def test_values(dtype, options, weighted, reduction):
     options = {**OPTIONS[options], "reduction": reduction}
     logits, values, targets = inputs(dtype, **options)
+    if weighted:
+        of_rows = np.linspace(0, 2, targets.size).astype(np.float32).reshape(targets.shape)
+        options["row_weight"] = mx.array(of_rows)
     weight = np.linspace(0.5, 2, 9).astype(np.float32) if weighted else None
     args = (None if weight is None else mx.array(weight),)
     out, gradient = loss_and_grad(logits, mx.array(targets), *args, **options)

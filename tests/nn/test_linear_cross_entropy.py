@@ -19,10 +19,10 @@ OPTIONS = {
 }
 
 
-def reference(x, weight, targets, bias=None, **options):
+def reference(x, weight, targets, bias=None, class_weight=None, **options):
     """Return the loss, and the gradients of its sum with respect to x, weight and bias."""
     logits = x @ weight.T + (0 if bias is None else bias)
-    loss, g = losses.cross_entropy(logits, targets, **options)
+    loss, g = losses.cross_entropy(logits, targets, class_weight, **options)
     flat = g.reshape(-1, g.shape[-1])
     return loss, [g @ weight, flat.T @ x.reshape(-1, x.shape[-1]), flat.sum(axis=0)]
 
@@ -74,6 +74,83 @@ def check(dtype, arrays, values, targets, biased=True, epsilon=None, **options):
 def test_values(dtype, options, biased, reduction):
     options = {**OPTIONS[options], "reduction": reduction}
     check(dtype, *inputs(dtype, **options), biased, **options)
+
+
+def class_weights(words, seed=0):
+    """Return weights of words, one of which is 0."""
+    weights = np.random.default_rng(seed).uniform(0.25, 2, words).astype(np.float32)
+    weights[1::7] = 0
+    return mx.array(weights)
+
+
+def row_weights(rows, seed=0):
+    """Return weights of rows, some of which are 0."""
+    weights = np.random.default_rng(seed).uniform(-0.5, 2, rows).astype(np.float32)
+    return mx.array(np.maximum(weights, 0))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weights", ["classes", "rows", "both"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_weights(dtype, options, weights, reduction):
+    options = {**OPTIONS[options], "reduction": reduction}
+    drawn = inputs(dtype, **options)
+    if weights != "rows":
+        options["class_weight"] = class_weights(9)
+    if weights != "classes":
+        options["row_weight"] = row_weights((3, 4))
+    check(dtype, *drawn, True, **options)
+    check(dtype, *drawn, False, **options)
+
+
+@pytest.mark.parametrize(("rows", "depth", "words"), [(5, 3, 2049), (1100, 3, 4200)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_weights_of_more_than_a_block(rows, depth, words, smoothing):
+    arrays, values, targets = inputs(mx.float32, (rows,), depth, words)
+    scale = 4 / max(depth, 4)
+    arrays[1], values[1] = arrays[1] * scale, to_numpy(arrays[1] * scale)
+    weights = {"class_weight": class_weights(words), "row_weight": row_weights(rows)}
+    options = {"label_smoothing": smoothing, "z_loss": smoothing / 10}
+    check(mx.float32, arrays, values, targets, True, 2e-5, **weights, **options)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_rows_without_weight_are_left_out(reduction):
+    """They are not read, as if their target were ignored, and a bool is a mask."""
+    (x, weight, _), _, _ = inputs(mx.float32, (5,))
+    x[1], x[4] = np.nan, np.inf
+    targets = mx.array([3, 2, 0, 8, 99])
+    kept = mx.array([True, False, True, True, False])
+    given = [
+        loss_and_grads(x, weight, targets, row_weight=kept, reduction=reduction),
+        loss_and_grads(x, weight, targets, row_weight=kept.astype(mx.float16), reduction=reduction),
+        loss_and_grads(x, weight, mx.where(kept, targets, -100), reduction=reduction),
+        # The weight of an ignored row is not read either.
+        loss_and_grads(
+            x,
+            weight,
+            mx.where(kept, targets, -100),
+            row_weight=mx.where(kept, 1, mx.nan),
+            reduction=reduction,
+        ),
+    ]
+    out, gradients = given[-1]
+    for other, of_other in given[:-1]:
+        assert mx.array_equal(out, other)
+        assert all(mx.array_equal(a, b) for a, b in zip(gradients, of_other, strict=True))
+    out, gradients = loss_and_grads(x, weight, targets, row_weight=mx.zeros(5), reduction=reduction)
+    assert not out.any() and not gradients[0].any() and not gradients[1].any()
+
+
+def test_weights_have_no_gradient():
+    (x, weight, _), _, targets = inputs(mx.float32, (5,))
+    for name, given in (("class_weight", mx.ones(9)), ("row_weight", mx.ones(5))):
+
+        def loss(a, name=name):
+            return mlxops.nn.linear_cross_entropy(x, weight, mx.array(targets), **{name: a})
+
+        with pytest.raises(ValueError, match=f"Not differentiable with respect to '{name}'"):
+            mx.grad(loss)(given)
 
 
 @pytest.mark.parametrize(
@@ -310,6 +387,16 @@ def test_errors():
             (x, weight, targets, mx.ones(4)),
             {},
             r"bias must be \(V,\), where weight is \(V, D\)",
+        ),
+        (
+            (x, weight, targets),
+            {"class_weight": mx.ones(4)},
+            r"class_weight must be \(V,\), where weight is \(V, D\)",
+        ),
+        (
+            (x, weight, targets),
+            {"row_weight": mx.ones(5)},
+            r"row_weight must be \(\.\.\.\), where x is \(\.\.\., D\)",
         ),
         (
             (x, weight, targets),

@@ -1,5 +1,7 @@
 """All losses: logits that are large, losses that are tiny, graphs for any shapes, wide targets."""
 
+from itertools import product
+
 import mlx.core as mx
 import mlxops
 import numpy as np
@@ -158,22 +160,52 @@ def arrays_of(kind, rows, words, depth):
         "logits": lambda: (draw(rows, words), y),
         "weights": lambda: (draw(rows, words), y, mx.abs(draw(words))),
         "linear": lambda: (draw(rows, depth), draw(words, depth), y, draw(words)),
+        "linear weights": lambda: (
+            draw(rows, depth),
+            draw(words, depth),
+            y,
+            draw(words),
+            mx.abs(draw(words)),
+            mx.abs(draw(rows)),
+        ),
         "pair": lambda: (draw(rows, words), draw(rows, words)),
     }[kind]()
 
 
 def of_kind(kind, **options):
-    smooth = SMOOTH if kind in ("logits", "weights", "linear") else {}
+    smooth = SMOOTH if kind not in ("kl", "js") else {}
+    if kind == "linear weights":
+
+        def weighted(x, weight, y, bias, class_weight, row_weight):
+            return mlxops.nn.linear_cross_entropy(
+                x,
+                weight,
+                y,
+                bias,
+                class_weight=class_weight,
+                row_weight=row_weight,
+                **smooth,
+                **options,
+            )
+
+        return weighted
     ops = {"linear": "linear_cross_entropy", "kl": "kl_div_loss", "js": "js_div_loss"}
     op = getattr(mlxops.nn, ops.get(kind, "cross_entropy"))
     return lambda *args: op(*args, **smooth, **options)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("kind", ["logits", "weights", "linear", "kl", "js"])
+@pytest.mark.parametrize(
+    ("kind", "reduction"),
+    [
+        *product(["logits", "weights", "linear", "kl", "js"], ["mean", "sum", "none"]),
+        ("linear weights", "mean"),
+    ],
+)
 def test_shapeless_graphs(kind, reduction):
     """The graph is compiled once for all shapes, and must not keep those of the first call."""
-    argnums = {"linear": (0, 1, 3), "kl": (0, 1), "js": (0, 1)}.get(kind, 0)
+    argnums = {"linear": (0, 1, 3), "linear weights": (0, 1, 3), "kl": (0, 1), "js": (0, 1)}.get(
+        kind, 0
+    )
     loss = of_kind(kind, reduction=reduction)
     fns = [loss]
     if reduction != "none":

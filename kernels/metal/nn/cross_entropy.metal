@@ -99,18 +99,19 @@ template <typename T>
     device const T* logits [[buffer(0)]],
     device const int* targets [[buffer(1)]],
     device const float* weight [[buffer(2)]],
-    device const float* most [[buffer(3)]],
-    device const float* log_sum [[buffer(4)]],
-    device const float* extra [[buffer(5)]],
-    device const float* cotangent [[buffer(6)]],
-    device T* out [[buffer(7)]],
-    constant bool& has_weight [[buffer(8)]],
-    constant float& softcap [[buffer(9)]],
-    constant int& ignore_index [[buffer(10)]],
-    constant float& label_smoothing [[buffer(11)]],
-    constant float& z_loss [[buffer(12)]],
-    constant int& words [[buffer(13)]],
-    constant uint& width [[buffer(14)]],
+    device const float* counted [[buffer(3)]],
+    device const float* most [[buffer(4)]],
+    device const float* log_sum [[buffer(5)]],
+    device const float* extra [[buffer(6)]],
+    device const float* cotangent [[buffer(7)]],
+    device T* out [[buffer(8)]],
+    constant bool& has_weight [[buffer(9)]],
+    constant float& softcap [[buffer(10)]],
+    constant int& ignore_index [[buffer(11)]],
+    constant float& label_smoothing [[buffer(12)]],
+    constant float& z_loss [[buffer(13)]],
+    constant int& words [[buffer(14)]],
+    constant uint& width [[buffer(15)]],
     uint3 thread_at [[thread_position_in_grid]],
     uint3 threads [[threads_per_grid]]) {
   uint first = thread_at.x * per_thread;
@@ -130,7 +131,7 @@ template <typename T>
   float of_loss = cotangent[row];
   float of_target = of_loss * (1 - label_smoothing);
   if (has_weight) {
-    of_target *= weight[y];
+    of_target *= counted[row]; // the target may be in another part
   }
   float of_all = 0;
   float share = 0;

@@ -123,8 +123,9 @@ inline void join_row(thread LogSumExp& all) {
 
 /**
  * For each part of the words: the largest logit of a row, the sum of the other
- * exponentials, the target's logit if it is in the part, the sum of logits
- * relative to the largest, and the number of words in the part.
+ * exponentials, the target's logit if it is in the part, the sum of weighted
+ * logits relative to the largest, the sum of the words' weights, and the number
+ * of words.
  */
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(128)]] void
@@ -133,15 +134,17 @@ linear_cross_entropy_parts(
     device const T* weight [[buffer(1)]],
     device const int* targets [[buffer(2)]],
     device const T* bias [[buffer(3)]],
-    device const float* base [[buffer(4)]],
-    device float* out [[buffer(5)]],
-    constant bool& has_bias [[buffer(6)]],
-    constant float& softcap [[buffer(7)]],
-    constant int& ignore_index [[buffer(8)]],
-    constant bool& sums [[buffer(9)]],
-    constant int& rows [[buffer(10)]],
-    constant int& words [[buffer(11)]],
-    constant int& depth [[buffer(12)]],
+    device const float* class_weight [[buffer(4)]],
+    device const float* base [[buffer(5)]],
+    device float* out [[buffer(6)]],
+    constant bool& has_bias [[buffer(7)]],
+    constant bool& has_class_weight [[buffer(8)]],
+    constant float& softcap [[buffer(9)]],
+    constant int& ignore_index [[buffer(10)]],
+    constant bool& sums [[buffer(11)]],
+    constant int& rows [[buffer(12)]],
+    constant int& words [[buffer(13)]],
+    constant int& depth [[buffer(14)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 groups [[threadgroups_per_grid]],
     uint index [[thread_index_in_threadgroup]],
@@ -184,10 +187,14 @@ linear_cross_entropy_parts(
     for (int j = 0; j < tiles; j += 2) {
       int place[4]; // the lane's words in two adjacent tiles
       float4 shift = float4(0);
+      float4 factor = float4(0);
       for (int k = 0; k < 4; ++k) {
         place[k] = at + own_word + 8 * (j + k / 2) + k % 2;
         if (has_bias && place[k] < words) {
           shift[k] = static_cast<float>(bias[place[k]]) - base[0];
+        }
+        if (sums && place[k] < words) {
+          factor[k] = has_class_weight ? class_weight[place[k]] : 1.0f;
         }
       }
       for (int i = 0; i < tiles; ++i) {
@@ -210,9 +217,10 @@ linear_cross_entropy_parts(
         if (sums) {
           of_rows[i].move(before);
           for (int k = 0; k < 4; ++k) {
-            bool there = place[k] < words;
-            of_rows[i].weight += there ? 1.0f : 0.0f;
-            of_rows[i].total += there ? z[k] - of_rows[i].all.shift() : 0.0f;
+            bool there = place[k] < words; // else the logit is infinite
+            float relative = there ? z[k] - of_rows[i].all.shift() : 0.0f;
+            of_rows[i].weight += factor[k];
+            of_rows[i].total += factor[k] * relative;
           }
         }
       }
@@ -247,12 +255,13 @@ linear_cross_entropy_parts(
     other.total = halves[own_row + 8 * i].w;
     other.weight = weights[own_row + 8 * i];
     of_rows[i].join(other);
-    device float* to = out + (size_t(at) * groups.y + group.y) * 5;
+    device float* to = out + (size_t(at) * groups.y + group.y) * 6;
     to[0] = of_rows[i].all.most;
     to[1] = of_rows[i].all.others;
     to[2] = of_rows[i].target;
     to[3] = of_rows[i].total;
-    to[4] = last_word - first_word;
+    to[4] = of_rows[i].weight;
+    to[5] = last_word - first_word;
   }
 }
 
@@ -261,17 +270,19 @@ template <typename T>
 [[kernel]] void linear_cross_entropy_joined(
     device const T* parts [[buffer(0)]],
     device const int* targets [[buffer(1)]],
-    device const T* base [[buffer(2)]],
-    device float* loss [[buffer(3)]],
-    device float* counted [[buffer(4)]],
-    device float* most [[buffer(5)]],
-    device float* log_sum [[buffer(6)]],
-    device float* extra [[buffer(7)]],
-    constant bool& has_base [[buffer(8)]],
-    constant int& ignore_index [[buffer(9)]],
-    constant float& label_smoothing [[buffer(10)]],
-    constant float& z_loss [[buffer(11)]],
-    constant int& P [[buffer(12)]],
+    device const T* class_weight [[buffer(2)]],
+    device const T* base [[buffer(3)]],
+    device float* loss [[buffer(4)]],
+    device float* counted [[buffer(5)]],
+    device float* most [[buffer(6)]],
+    device float* log_sum [[buffer(7)]],
+    device float* extra [[buffer(8)]],
+    constant bool& has_class_weight [[buffer(9)]],
+    constant bool& has_base [[buffer(10)]],
+    constant int& ignore_index [[buffer(11)]],
+    constant float& label_smoothing [[buffer(12)]],
+    constant float& z_loss [[buffer(13)]],
+    constant int& P [[buffer(14)]],
     uint row [[thread_position_in_grid]]) {
   RowOutputs out = {loss, counted, most, log_sum, extra};
   int y = targets[row];
@@ -280,8 +291,9 @@ template <typename T>
     return;
   }
   RowOfLogits all;
+  int words = 0;
   for (int i = 0; i < P; ++i) {
-    device const T* from = parts + (size_t(row) * P + i) * 5;
+    device const T* from = parts + (size_t(row) * P + i) * 6;
     RowOfLogits part;
     part.all.most = from[0];
     part.all.others = from[1];
@@ -289,16 +301,18 @@ template <typename T>
     part.total = from[3];
     part.weight = from[4];
     all.join(part);
+    words += int(from[5]);
   }
-  if (y < 0 || y >= int(all.weight)) {
+  bool is_word = y >= 0 && y < words;
+  if (!is_word) {
     all.target = NAN;
   }
   out.write(
       row,
       all,
-      1,
+      has_class_weight && is_word ? class_weight[y] : 1.0f,
       has_base ? base[0] : 0.0f,
       label_smoothing,
       z_loss,
-      all.weight);
+      words);
 }
