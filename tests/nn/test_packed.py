@@ -1,0 +1,230 @@
+"""Operators over time with cu_seqlens, against calls with each sequence alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+import mlx.core as mx
+import mlxops
+import numpy as np
+import pytest
+from evaluation import in_thread
+from ops.accuracy import draw
+
+from mlxgen.testing import to_numpy
+
+EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
+# Sequences without steps, of one step, longer than a stretch of any kernel; steps outside of all.
+STARTS = {
+    "from the first to the last step": [0, 3, 7, 9],
+    "of one step": [0, 1, 2, 3, 9],
+    "with steps outside and empty": [2, 2, 5, 5, 6, 8],
+    "first one before, last one after": [-2, 4, 7, 20],
+    "one": [0, 9],
+    "last ones empty": [1, 4, 9, 9, 9],
+    "none": [4],
+    "all empty": [0, 0, 9, 9][:2],
+    "behind the end": [12, 14],
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator and the shapes of its arrays; time is axis 1, except that of shared arrays."""
+
+    op: Callable[..., tuple[mx.array, mx.array]]
+    state: tuple[int, ...]
+    arrays: dict[str, tuple[int, ...]]
+    shared: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    low: dict[str, float] = field(default_factory=dict)  # the others are at least -1
+    wide: tuple[str, ...] = ()  # arrays in the dtype of the accumulator
+    shapeless: bool = True  # the gradient, too
+
+    def draw(self, dtype, steps):
+        wide = mx.float64 if dtype == mx.float64 else mx.float32
+        shapes = {name: (2, steps, *shape) for name, shape in self.arrays.items()} | self.shared
+        arrays = {
+            name: draw(wide if name in self.wide else dtype, shape, self.low.get(name, -1), 1, i)[0]
+            for i, (name, shape) in enumerate(shapes.items())
+        }
+        state = (wide if "state" in self.wide else dtype, (2, *self.state), -1, 1, 20)
+        return arrays, draw(*state)[0]
+
+    def cotangents(self, results):
+        return [draw(x.dtype, x.shape, -1, 1, 30 + i)[0] for i, x in enumerate(results)]
+
+
+CASES = {
+    f"causal_conv1d {activation}": Case(
+        partial(mlxops.nn.causal_conv1d, activation=activation),
+        (3, 5),
+        {"x": (5,)},
+        {"weight": (5, 4), "bias": (5,)},
+        shapeless=False,
+    )
+    for activation in ("none", "silu")
+}
+cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def run(case, arrays, state, cotangents, cu_seqlens=None):
+    """Return y, last, and the gradients by name."""
+    given = arrays if state is None else arrays | {"state": state}
+    starts = None if cu_seqlens is None else mx.array(cu_seqlens)
+
+    def call(*values):
+        return list(case.op(**dict(zip(given, values, strict=True)), cu_seqlens=starts))
+
+    results, grads = mx.vjp(call, list(given.values()), cotangents)
+    return [to_numpy(x) for x in results], {
+        name: to_numpy(grad) for name, grad in zip(given, grads, strict=True)
+    }
+
+
+def alone(case, arrays, state, cotangents, cu_seqlens):
+    """Return the same from calls without cu_seqlens."""
+    steps = next(iter(arrays.values())).shape[1]
+    dy, dlast = cotangents
+    ends = np.clip(cu_seqlens, 0, steps).tolist()
+    pieces = [(i, a, b) for i, (a, b) in enumerate(pairwise(ends)) if a < b]
+    y = np.zeros(dy.shape)
+    last = np.zeros(dlast.shape) if state is None else to_numpy(state)
+    grads = {name: np.zeros(x.shape) for name, x in arrays.items()}
+    if state is not None:
+        grads["state"] = np.zeros(state.shape) if pieces else to_numpy(dlast)
+    for i, a, b in pieces:
+        part = {n: x if n in case.shared else x[:, a:b] for n, x in arrays.items()}
+        of_last = dlast if (i, a, b) == pieces[-1] else mx.zeros_like(dlast)
+        results, found = run(case, part, state if i == 0 else None, [dy[:, a:b], of_last])
+        y[:, a:b], last = results
+        for name, grad in found.items():
+            if name in case.shared:
+                grads[name] += grad
+            elif name == "state":
+                grads[name] = grad
+            else:
+                grads[name][:, a:b] = grad
+    return [y, last], grads
+
+
+def check(case, dtype, starts, steps=9, with_state=True):
+    arrays, state = case.draw(dtype, steps)
+    state = state if with_state else None
+    cotangents = case.cotangents(case.op(**arrays, state=state))
+    results, grads = run(case, arrays, state, cotangents, starts)
+    wanted, wanted_grads = alone(case, arrays, state, cotangents, starts)
+    for x, y in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(x, y)
+    for name, grad in grads.items():
+        if name in case.shared:
+            limit = 20 * EPSILON[dtype] * max(np.abs(wanted_grads[name]).max(), 1)
+            np.testing.assert_allclose(grad, wanted_grads[name], 0, limit, err_msg=name)
+        else:
+            np.testing.assert_array_equal(grad, wanted_grads[name], err_msg=name)
+
+
+@cases
+@pytest.mark.parametrize("with_state", [True, False])
+@pytest.mark.parametrize("starts", STARTS.values(), ids=STARTS)
+def test_starts(case, starts, with_state):
+    check(case, mx.float32, starts, with_state=with_state)
+
+
+@cases
+def test_dtypes(case, dtype):
+    check(case, dtype, [1, 3, 4, 8])
+
+
+@cases
+def test_long(case):
+    """The kernels divide time at other steps than without cu_seqlens."""
+    check(case, mx.float32, [0, 5, 63, 64, 65, 130, 148], steps=150)
+
+
+@cases
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize(("first", "end"), [(3, 4), (4, 7), (7, 8), (0, 1), (8, 9)])
+def test_other_sequences_do_not_matter(case, poison, first, end):
+    starts = [1, 3, 4, 7, 8]
+    arrays, state = case.draw(mx.float32, 9)
+    cotangents = case.cotangents(case.op(**arrays, state=state))
+    results, grads = run(case, arrays, state, cotangents, starts)
+    for name, x in arrays.items():
+        if name not in case.shared:
+            x[:, first:end] = poison
+    cotangents[0][:, first:end] = poison
+    poisoned, poisoned_grads = run(case, arrays, state, cotangents, starts)
+    others = [t for t in range(9) if not first <= t < end]
+    np.testing.assert_array_equal(poisoned[0][:, others], results[0][:, others])
+    for name in case.arrays:
+        np.testing.assert_array_equal(
+            poisoned_grads[name][:, others], grads[name][:, others], err_msg=name
+        )
+    np.testing.assert_array_equal(poisoned_grads["state"], grads["state"])
+    if (first, end) != (7, 8):
+        np.testing.assert_array_equal(poisoned[1], results[1])
+    if first in (0, 8):  # outside of all sequences
+        for name in case.shared:
+            np.testing.assert_array_equal(poisoned_grads[name], grads[name], err_msg=name)
+
+
+@cases
+def test_vmap(case):
+    (arrays, state), starts = case.draw(mx.float32, 9), mx.array([[0, 3, 7, 9], [2, 4, 4, 8]])
+
+    def call(state, starts):
+        return case.op(**arrays, state=state, cu_seqlens=starts)
+
+    states = mx.stack([state, 2 * state])
+    for axes in ((0, 0), (0, None), (None, 0)):
+        given = [x if axis == 0 else x[0] for x, axis in zip((states, starts), axes, strict=True)]
+        got = mx.vmap(call, axes)(*given)
+        for i in range(2):
+            each = [x[i] if axis == 0 else x for x, axis in zip(given, axes, strict=True)]
+            for x, y in zip(got, call(*each), strict=True):
+                np.testing.assert_array_equal(x[i], y)
+
+
+@cases
+@pytest.mark.parametrize("gradients", [False, True])
+def test_compile(case, gradients):
+    def call(starts, *arrays):
+        names = [*case.arrays, *case.shared, "state"]
+
+        def loss(*arrays):
+            y, last = case.op(**dict(zip(names, arrays, strict=True)), cu_seqlens=starts)
+            return mx.square(y).sum() + last.sum(), y, last
+
+        if not gradients:
+            return loss(*arrays)
+        results, grads = mx.value_and_grad(loss, tuple(range(len(names))))(*arrays)
+        return *results, *grads
+
+    compiled = mx.compile(call, shapeless=case.shapeless or not gradients)
+    for steps, starts in ((9, [0, 3, 7, 9]), (12, [0, 3, 3, 7, 11]), (2, [1])):
+        arrays, state = case.draw(mx.float32, steps)
+        given = mx.array(starts), *arrays.values(), state
+        for x, y in zip(compiled(*given), call(*given), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+
+
+@cases
+@in_thread
+def test_errors(case):
+    arrays, _ = case.draw(mx.float32, 9)
+    with pytest.raises(ValueError, match="cu_seqlens must have at least one number"):
+        case.op(**arrays, cu_seqlens=mx.array([], mx.int32))
+    with pytest.raises(ValueError, match="cu_seqlens"):
+        case.op(**arrays, cu_seqlens=mx.array([0.0, 3.0]))
+    with pytest.raises(ValueError, match="cu_seqlens"):
+        case.op(**arrays, cu_seqlens=mx.array([[0, 3]]))
+
+
+@cases
+def test_starts_that_do_not_ascend(case):
+    arrays, state = case.draw(mx.float32, 9)
+    for starts in ([5, 0, 7], [9, 0], [2**31 - 1, -(2**31), 5], [3, 8, 1, 9, 0, 4]):
+        cotangents = case.cotangents(case.op(**arrays, state=state))
+        results, _ = run(case, arrays, state, cotangents, starts)
+        assert all(np.isfinite(x).all() for x in results)
