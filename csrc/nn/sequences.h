@@ -76,4 +76,26 @@ struct Sequences {
   }
 };
 
+/**
+ * What each step begins with, for formulas: 1 for the state after the previous
+ * step, 2 for the given state, 3 for zeros; and 0 for a step in no sequence.
+ * With `reverse` the steps are computed from the last to the first.
+ */
+template <typename T>
+void sequence_marks(
+    mlxgen::In<int32_t> cu_seqlens,
+    mlxgen::In<T> like,
+    int axis,
+    bool reverse,
+    mlxgen::Out<int32_t> out) {
+  Sequences sequences{cu_seqlens, like.dim(axis)};
+  int64_t last = sequences.last().end;
+  for (int64_t t = 0; t < sequences.steps; ++t) {
+    Sequence own = sequences.of(t);
+    bool begins = t == (reverse ? own.end - 1 : own.first);
+    bool given = reverse ? own.end == last : own.index == 0;
+    out[t] = !own.exists() ? 0 : !begins ? 1 : given ? 2 : 3;
+  }
+}
+
 } // namespace mlxops::cpu

@@ -12,7 +12,7 @@ import pytest
 from evaluation import in_thread
 from ops.accuracy import draw
 
-from mlxgen.testing import to_numpy
+from mlxgen.testing import metal_backend, to_numpy
 
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
 # Sequences without steps, of one step, longer than a stretch of any kernel; steps outside of all.
@@ -24,7 +24,7 @@ STARTS = {
     "one": [0, 9],
     "last ones empty": [1, 4, 9, 9, 9],
     "none": [4],
-    "all empty": [0, 0, 9, 9][:2],
+    "all empty": [3, 3, 3],
     "behind the end": [12, 14],
 }
 
@@ -37,15 +37,21 @@ class Case:
     state: tuple[int, ...]
     arrays: dict[str, tuple[int, ...]]
     shared: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    low: dict[str, float] = field(default_factory=dict)  # the others are at least -1
-    wide: tuple[str, ...] = ()  # arrays in the dtype of the accumulator
-    shapeless: bool = True  # the gradient, too
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    wide: tuple[str, ...] = ("A_log", "D", "dt", "g", "state", "w")  # with the accumulator's dtype
+    shapeless: bool = True  # in shapeless graphs
+    shapeless_gradients: bool = True
+    twice: bool = False  # has second derivatives
+    regroups: bool = False  # on Metal, where threads combine several steps
+    has_last: bool = True
 
     def draw(self, dtype, steps):
         wide = mx.float64 if dtype == mx.float64 else mx.float32
         shapes = {name: (2, steps, *shape) for name, shape in self.arrays.items()} | self.shared
         arrays = {
-            name: draw(wide if name in self.wide else dtype, shape, self.low.get(name, -1), 1, i)[0]
+            name: draw(
+                wide if name in self.wide else dtype, shape, *self.ranges.get(name, (-1, 1)), seed=i
+            )[0]
             for i, (name, shape) in enumerate(shapes.items())
         }
         state = (wide if "state" in self.wide else dtype, (2, *self.state), -1, 1, 20)
@@ -55,17 +61,106 @@ class Case:
         return [draw(x.dtype, x.shape, -1, 1, 30 + i)[0] for i, x in enumerate(results)]
 
 
+def recurrence(a, b, state=None, cu_seqlens=None):
+    """linear_recurrence has no second result."""
+    h = mlxops.nn.linear_recurrence(a, b, state, cu_seqlens, axis=1)
+    return h, mx.zeros((2, *a.shape[2:]), h.dtype)
+
+
+DELTA = {"q": (1, 5), "k": (1, 5), "v": (2, 3), "beta": (2,)}
+WKV = {name: (2, 5) for name in ("r", "w", "k", "v")}
+ATTENTION = {"q": (2, 5), "k": (2, 5), "v": (2, 3)}
+GATES = {"input_gate": (5,), "recurrence_gate": (5,)}
+LOGS = {"g": (-1, -0.1)}
 CASES = {
-    f"causal_conv1d {activation}": Case(
-        partial(mlxops.nn.causal_conv1d, activation=activation),
-        (3, 5),
-        {"x": (5,)},
-        {"weight": (5, 4), "bias": (5,)},
+    **{
+        f"causal_conv1d {activation}": Case(
+            partial(mlxops.nn.causal_conv1d, activation=activation),
+            (3, 5),
+            {"x": (5,)},
+            {"weight": (5, 4), "bias": (5,)},
+            wide=(),
+            shapeless_gradients=False,
+        )
+        for activation in ("none", "silu")
+    },
+    **{
+        f"linear_recurrence of {shape}": Case(
+            recurrence,
+            shape,
+            {"a": shape, "b": shape},
+            wide=(),
+            twice=True,
+            has_last=False,
+            regroups=True,
+        )
+        for shape in [(), (5,), (3, 20)]
+    },
+    **{
+        f"gated_delta of {shape}": Case(
+            mlxops.nn.gated_delta, (2, 3, 5), {**DELTA, "g": shape}, ranges={"g": (0.5, 1)}
+        )
+        for shape in [(2,), (2, 5)]
+    },
+    "wkv7": Case(
+        mlxops.nn.wkv7, (2, 5, 5), {**WKV, "a": (2, 5), "b": (2, 5)}, ranges={"w": (0.5, 1)}
+    ),
+    "ssm_scan": Case(
+        mlxops.nn.ssm_scan,
+        (4, 3, 6),
+        {"x": (4, 3), "B": (2, 6), "C": (2, 6), "dt": (4,)},
+        {"A_log": (4,), "D": (4,)},
+        ranges={"dt": (0.1, 1)},
+        twice=True,
+    ),
+    **{
+        f"selective_scan {name}": Case(
+            mlxops.nn.selective_scan,
+            (5, 6),
+            {"u": (5,), "delta": (5,), "B": (6,), "C": (6,), **given},
+            {"A": (5, 6), **shared},
+            ranges={"delta": (0.1, 1), "A": (-2, -0.1)},
+            wide=("A", "D", "delta", "state"),
+            shapeless_gradients=False,
+        )
+        for name, given, shared in [("", {}, {}), ("with D and z", {"z": (5,)}, {"D": (5,)})]
+    },
+    **{
+        f"gated_linear_attention of {shape}": Case(
+            mlxops.nn.gated_linear_attention,
+            (2, 3, 5),
+            {**ATTENTION, "g": shape},
+            ranges=LOGS,
+            shapeless=False,
+        )
+        for shape in [(2,), (2, 5)]
+    },
+    "gated_linear_attention of constants": Case(
+        mlxops.nn.gated_linear_attention,
+        (2, 3, 5),
+        ATTENTION,
+        {"g": (2,)},
+        ranges=LOGS,
+        twice=True,
         shapeless=False,
-    )
-    for activation in ("none", "silu")
+    ),
+    "wkv6": Case(
+        mlxops.nn.wkv6, (2, 5, 5), WKV, {"u": (2, 5)}, ranges={"w": (0.5, 1)}, shapeless=False
+    ),
+    "rg_lru": Case(
+        mlxops.nn.rg_lru,
+        (5,),
+        {"x": (5,), **GATES},
+        {"param": (5,)},
+        ranges=dict.fromkeys(GATES, (0.1, 0.9)),
+        twice=True,
+        regroups=True,
+        shapeless=False,
+    ),
 }
+TWICE = {name: case for name, case in CASES.items() if case.twice}
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+twice = pytest.mark.parametrize("case", TWICE.values(), ids=TWICE)
 
 
 def run(case, arrays, state, cotangents, cu_seqlens=None):
@@ -82,17 +177,43 @@ def run(case, arrays, state, cotangents, cu_seqlens=None):
     }
 
 
-def alone(case, arrays, state, cotangents, cu_seqlens):
+def run_twice(case, arrays, state, cotangents, cu_seqlens=None):
+    """Return a jvp, and the derivatives of a function of the gradients by name."""
+    given = arrays if state is None else arrays | {"state": state}
+    starts = None if cu_seqlens is None else mx.array(cu_seqlens)
+    dy, dlast = cotangents
+    # Shapes of single sequences are shorter: the same numbers for each step.
+    directions = [mx.sin(3 * x + 1) for x in given.values()]
+
+    def call(*values):
+        return list(case.op(**dict(zip(given, values, strict=True)), cu_seqlens=starts))
+
+    def loss(*values):
+        y, last = call(*values)
+        return (mx.sin(y) * dy).sum() + (last * dlast).sum()
+
+    def along(*values):
+        grads = mx.grad(loss, tuple(range(len(values))))(*values)
+        return sum((d * g).sum() for d, g in zip(directions, grads, strict=True))
+
+    _, changes = mx.jvp(call, list(given.values()), directions)
+    grads = mx.grad(along, tuple(range(len(given))))(*given.values())
+    return [to_numpy(x) for x in changes], {
+        name: to_numpy(grad) for name, grad in zip(given, grads, strict=True)
+    }
+
+
+def alone(case, arrays, state, cotangents, cu_seqlens, run=run):
     """Return the same from calls without cu_seqlens."""
     steps = next(iter(arrays.values())).shape[1]
     dy, dlast = cotangents
     ends = np.clip(cu_seqlens, 0, steps).tolist()
     pieces = [(i, a, b) for i, (a, b) in enumerate(pairwise(ends)) if a < b]
     y = np.zeros(dy.shape)
-    last = np.zeros(dlast.shape) if state is None else to_numpy(state)
+    last = to_numpy(state) if case.has_last and state is not None else np.zeros(dlast.shape)
     grads = {name: np.zeros(x.shape) for name, x in arrays.items()}
     if state is not None:
-        grads["state"] = np.zeros(state.shape) if pieces else to_numpy(dlast)
+        grads["state"] = to_numpy(dlast) if case.has_last and not pieces else np.zeros(state.shape)
     for i, a, b in pieces:
         part = {n: x if n in case.shared else x[:, a:b] for n, x in arrays.items()}
         of_last = dlast if (i, a, b) == pieces[-1] else mx.zeros_like(dlast)
@@ -108,6 +229,13 @@ def alone(case, arrays, state, cotangents, cu_seqlens):
     return [y, last], grads
 
 
+def assert_same(x, y, regroups, message=""):
+    if regroups and metal_backend():
+        np.testing.assert_allclose(x, y, 1e-5, 1e-5, err_msg=message)
+    else:
+        np.testing.assert_array_equal(x, y, err_msg=message)
+
+
 def check(case, dtype, starts, steps=9, with_state=True):
     arrays, state = case.draw(dtype, steps)
     state = state if with_state else None
@@ -115,13 +243,13 @@ def check(case, dtype, starts, steps=9, with_state=True):
     results, grads = run(case, arrays, state, cotangents, starts)
     wanted, wanted_grads = alone(case, arrays, state, cotangents, starts)
     for x, y in zip(results, wanted, strict=True):
-        np.testing.assert_array_equal(x, y)
+        assert_same(x, y, case.regroups)
     for name, grad in grads.items():
         if name in case.shared:
             limit = 20 * EPSILON[dtype] * max(np.abs(wanted_grads[name]).max(), 1)
             np.testing.assert_allclose(grad, wanted_grads[name], 0, limit, err_msg=name)
         else:
-            np.testing.assert_array_equal(grad, wanted_grads[name], err_msg=name)
+            assert_same(grad, wanted_grads[name], case.regroups, name)
 
 
 @cases
@@ -169,6 +297,41 @@ def test_other_sequences_do_not_matter(case, poison, first, end):
             np.testing.assert_array_equal(poisoned_grads[name], grads[name], err_msg=name)
 
 
+@twice
+@pytest.mark.parametrize("with_state", [True, False])
+@pytest.mark.parametrize("starts", ([0, 3, 7, 9], [2, 2, 5, 5, 6, 8], [-2, 1, 20], [1, 4, 9, 9]))
+def test_second_derivatives(case, starts, with_state):
+    arrays, state = case.draw(mx.float32, 9)
+    state = state if with_state else None
+    cotangents = case.cotangents(case.op(**arrays, state=state))
+    results, grads = run_twice(case, arrays, state, cotangents, starts)
+    wanted, wanted_grads = alone(case, arrays, state, cotangents, starts, run_twice)
+    for x, y in zip(results, wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+    for name, grad in grads.items():
+        np.testing.assert_allclose(grad, wanted_grads[name], 1e-3, 1e-4, err_msg=name)
+
+
+@twice
+@pytest.mark.parametrize(("first", "end"), [(4, 7), (7, 8), (0, 1), (8, 9)])
+def test_other_sequences_do_not_matter_twice(case, first, end):
+    starts = [1, 3, 4, 7, 8]
+    arrays, state = case.draw(mx.float32, 9)
+    cotangents = case.cotangents(case.op(**arrays, state=state))
+    results, grads = run_twice(case, arrays, state, cotangents, starts)
+    for name, x in arrays.items():
+        if name not in case.shared:
+            x[:, first:end] = mx.nan
+    poisoned, poisoned_grads = run_twice(case, arrays, state, cotangents, starts)
+    others = [t for t in range(9) if not first <= t < end]
+    np.testing.assert_array_equal(poisoned[0][:, others], results[0][:, others])
+    for name in case.arrays:
+        np.testing.assert_array_equal(
+            poisoned_grads[name][:, others], grads[name][:, others], err_msg=name
+        )
+    np.testing.assert_array_equal(poisoned_grads["state"], grads["state"])
+
+
 @cases
 def test_vmap(case):
     (arrays, state), starts = case.draw(mx.float32, 9), mx.array([[0, 3, 7, 9], [2, 4, 4, 8]])
@@ -201,7 +364,8 @@ def test_compile(case, gradients):
         results, grads = mx.value_and_grad(loss, tuple(range(len(names))))(*arrays)
         return *results, *grads
 
-    compiled = mx.compile(call, shapeless=case.shapeless or not gradients)
+    shapeless = case.shapeless and (case.shapeless_gradients or not gradients)
+    compiled = mx.compile(call, shapeless=shapeless)
     for steps, starts in ((9, [0, 3, 7, 9]), (12, [0, 3, 3, 7, 11]), (2, [1])):
         arrays, state = case.draw(mx.float32, steps)
         given = mx.array(starts), *arrays.values(), state
@@ -228,3 +392,40 @@ def test_starts_that_do_not_ascend(case):
         cotangents = case.cotangents(case.op(**arrays, state=state))
         results, _ = run(case, arrays, state, cotangents, starts)
         assert all(np.isfinite(x).all() for x in results)
+
+
+@pytest.mark.parametrize(
+    "starts", [[0, 3, 7, 9], [2, 2, 5, 5, 6, 8], [-2, 1, 20], [1, 4, 9, 9], [4]]
+)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("with_initial", [True, False])
+def test_reverse(starts, axis, with_initial):
+    """The initial value is that of the last sequence with steps."""
+    shape = [5, 3, 20]
+    shape[axis] = 9
+    a, b, dh = (mx.random.normal(shape, key=mx.random.key(i)) for i in range(3))
+    initial = mx.random.normal([n for i, n in enumerate(shape) if i != axis], key=mx.random.key(3))
+
+    def call(a, b, initial, starts):
+        initial = initial if with_initial else None
+        return mlxops.nn.linear_recurrence(a, b, initial, starts, axis=axis, reverse=True)
+
+    def run(a, b, initial, dh, starts=None):
+        h, grads = mx.vjp(lambda *x: [call(*x, starts)], [a, b, initial], [dh])
+        return [*h, *grads]
+
+    got = run(a, b, initial, dh, mx.array(starts))
+    wanted = [mx.zeros_like(x) for x in (dh, a, b, initial)]
+    ends = np.clip(starts, 0, 9).tolist()
+    pieces = [(i, j) for i, j in pairwise(ends) if i < j]
+    for i, j in pieces:
+        steps = (slice(None),) * axis + (slice(i, j),)
+        given = initial if (i, j) == pieces[-1] else mx.zeros_like(initial)
+        found = run(a[steps], b[steps], given, dh[steps])
+        for x, y in zip(wanted[:3], found[:3], strict=True):
+            x[steps] = y
+        wanted[3] = found[3]
+        if (i, j) != pieces[-1]:
+            wanted[1][(slice(None),) * axis + (j - 1,)] = 0
+    for x, y in zip(got, wanted, strict=True):
+        assert_same(x, y, regroups=True)
