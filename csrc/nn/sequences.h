@@ -1,5 +1,5 @@
-// Packed training: sequences that follow each other along the axis of time. All
-// recurrences of mlxops.nn and causal_conv1d begin each of them anew.
+// Packed training: sequences that follow each other along the axis of time.
+// Recurrences and causal_conv1d begin each of them without a state.
 
 #pragma once
 

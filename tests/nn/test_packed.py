@@ -1,7 +1,7 @@
 """Operators over time with cu_seqlens, against calls with each sequence alone."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
@@ -429,3 +429,28 @@ def test_reverse(starts, axis, with_initial):
             wanted[1][(slice(None),) * axis + (j - 1,)] = 0
     for x, y in zip(got, wanted, strict=True):
         assert_same(x, y, regroups=True)
+
+
+@pytest.mark.parametrize("op", ["gated_delta of (2,)", "gated_delta of (2, 5)", "ssm_scan"])
+def test_masked_first_steps(op):
+    """A masked step also ends the state of the previous sequence."""
+    case, starts = CASES[op], [1, 3, 4, 7, 9]
+    mask = mx.array([[1, 1, 1, 0, 0, 1, 1, 0, 1], [0, 0, 0, 1, 1, 0, 1, 1, 1]]).astype(mx.bool_)
+    arrays, state = case.draw(mx.float32, 9)
+    cotangents = case.cotangents(case.op(**arrays, state=state))
+
+    def masked(steps):
+        return replace(case, op=partial(case.op, mask=mask[:, steps]))
+
+    results, grads = run(masked(slice(9)), arrays, state, cotangents, starts)
+    for i, (a, b) in enumerate(pairwise(starts)):
+        part = {n: x if n in case.shared else x[:, a:b] for n, x in arrays.items()}
+        of_last = cotangents[1] if b == 9 else mx.zeros_like(cotangents[1])
+        given = [cotangents[0][:, a:b], of_last]
+        found, of = run(masked(slice(a, b)), part, None if i else state, given)
+        np.testing.assert_array_equal(results[0][:, a:b], found[0])
+        for name in case.arrays:
+            np.testing.assert_array_equal(grads[name][:, a:b], of[name], err_msg=name)
+        if i == 0:
+            np.testing.assert_array_equal(grads["state"], of["state"])
+    np.testing.assert_array_equal(results[1], found[1])
