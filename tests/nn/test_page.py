@@ -9,7 +9,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "train.md"
 
 
 def test_examples():
-    code, packed, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    code, packed, _ = re.findall(
+        r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
     exec(compile(code + packed, str(PAGE), "exec"), {})
 
 
