@@ -11,7 +11,8 @@
 //
 // Rows are therefore independent of each other; w, a, b, k and r are common to
 // all rows. GatedDelta, Wkv7 and SsmScan define how a step's numbers are read
-// and where their gradients are written.
+// and where their gradients are written. A step may belong to a new sequence:
+// it then begins with zeros in place of the state before it.
 //
 // The backward needs the states in reverse order. It receives only the inputs
 // and computes the states three times: first the state before each stretch of
@@ -28,6 +29,7 @@
 #include "mlxgen/kernel.h"
 #include "mlxgen/loop.h"
 #include "mlxgen/threads.h"
+#include "sequences.h"
 #include "vectors.h"
 
 namespace mlxops::cpu {
@@ -280,10 +282,12 @@ struct DeltaPlace {
   int64_t first, rows, length; // of the state
   int64_t start; // element of the state
   int64_t steps, heads;
+  int64_t step;
   int64_t time; // index of the step, and that of its head
   int64_t at;
 
   void go_to(int64_t t) {
+    step = t;
     time = batch * steps + t;
     at = time * heads + head;
   }
@@ -310,13 +314,15 @@ struct DeltaBuffer {
   A* state;
   int64_t size; // of the state
   std::vector<A> memory;
+  std::vector<A> zeros; // a state, if there are several sequences
 
-  explicit DeltaBuffer(const DeltaPlace& place) {
+  DeltaBuffer(const DeltaPlace& place, const Sequences& sequences) {
     step.rows = round_up(place.rows, delta_rows);
     step.width = round_up(place.length, vector_bytes / sizeof(A));
     size = step.rows * step.width;
     memory.resize(
         10 * step.width + 4 * step.rows + size + vector_bytes / sizeof(A));
+    zeros.resize(sequences.starts ? size + vector_bytes / sizeof(A) : 0);
     A* next = aligned(memory.data());
     for (A** vector :
          {&step.w,
@@ -367,7 +373,17 @@ void unpad(
   }
 }
 
-/** A step of all rows, unless it is masked. */
+/** The state with which a step begins: zeros if it is a sequence's first. */
+template <typename A>
+const A* begin_step(
+    const Sequence& sequence,
+    int64_t step,
+    const A* before,
+    DeltaBuffer<A>& buffer) {
+  return sequence.starts_anew(step) ? aligned(buffer.zeros.data()) : before;
+}
+
+/** A step of all rows, unless it is masked or in no sequence. */
 template <int bytes, bool asked, typename Rule, typename A>
 bool forward(
     const Rule& rule,
@@ -375,7 +391,9 @@ bool forward(
     DeltaBuffer<A>& buffer,
     const A* before,
     A* after) {
-  bool taken = rule.read(place, buffer.step);
+  Sequence sequence = rule.sequences.of(place.step);
+  before = begin_step(sequence, place.step, before, buffer);
+  bool taken = sequence.exists() && rule.read(place, buffer.step);
   if (taken) {
     advance<Rule, bytes, asked>(buffer.step, before, after, buffer.y);
   } else if (before != after) {
@@ -391,7 +409,7 @@ void forward_rows(
     Out<T> y,
     Out<A> last,
     DeltaPlace place) {
-  DeltaBuffer<A> buffer(place);
+  DeltaBuffer<A> buffer(place, rule.sequences);
   pad(state, place, buffer.step, buffer.state);
   for (int64_t t = 0; t < place.steps; ++t) {
     place.go_to(t);
@@ -416,8 +434,8 @@ void backward_rows(
     Out<A> grad_state,
     A* states,
     DeltaPlace place) {
-  DeltaBuffer<A> buffer(place);
-  auto& [step, sums, y, grad, size, memory] = buffer;
+  DeltaBuffer<A> buffer(place, rule.sequences);
+  auto& [step, sums, y, grad, size, memory, zeros] = buffer;
   // The states before all stretches, before the chunks of a stretch except the
   // first, and after the steps of a chunk.
   int64_t chunks = (place.steps + chunk - 1) / chunk;
@@ -455,14 +473,20 @@ void backward_rows(
       std::fill_n(sums.w, 5 * step.width, A(0));
       std::fill_n(sums.v, step.rows, A(0));
       sums.beta = 0;
-      if (rule.read(place, step)) {
+      Sequence sequence = rule.sequences.of(place.step);
+      bool taken = sequence.exists() && rule.read(place, step);
+      if (taken) {
         const T* dy = grad_y.data + place.at * grad_y.dim(3) + place.first;
         widen_to(step.grad_y, dy, place.rows);
-        retreat<Rule, bytes>(step, before(t), before(t + 1), grad, sums);
+        const A* from = begin_step(sequence, place.step, before(t), buffer);
+        retreat<Rule, bytes>(step, from, before(t + 1), grad, sums);
       } else { // clears values of another step, such as NaN
         std::fill_n(step.w, 5 * step.width, A(0));
       }
-      rule.write(place, step, sums, grads);
+      rule.write(place, taken, step, sums, grads);
+      if (sequence.starts_anew(place.step)) {
+        std::fill_n(grad, size, A(0));
+      }
     }
   }
   unpad(grad, place, step, grad_state);

@@ -28,6 +28,7 @@ struct GatedDelta {
   In<A> g;
   In<T> beta;
   In<bool> mask;
+  Sequences sequences;
 
   bool read(const DeltaPlace& place, DeltaStep<A>& to) const {
     if (mask && !mask[place.time]) {
@@ -52,6 +53,7 @@ struct GatedDelta {
 
   void write(
       const DeltaPlace& place,
+      bool,
       const DeltaStep<A>& step,
       const DeltaSums<A>& sums,
       const Grads& to) const {
@@ -87,9 +89,12 @@ void gated_delta(
     In<T> beta,
     In<accum_t<T>> state,
     In<bool> mask,
+    In<int32_t> cu_seqlens,
     Out<T> y,
     Out<accum_t<T>> last) {
-  delta_forward(GatedDelta<T>{q, k, v, g, beta, mask}, state, y, last);
+  Sequences sequences{cu_seqlens, v.dim(1)};
+  GatedDelta<T> rule{q, k, v, g, beta, mask, sequences};
+  delta_forward(rule, state, y, last);
 }
 
 template <typename T>
@@ -101,6 +106,7 @@ void gated_delta_vjp(
     In<T> beta,
     In<accum_t<T>> state,
     In<bool> mask,
+    In<int32_t> cu_seqlens,
     In<T> grad_y,
     In<accum_t<T>> grad_last,
     int block,
@@ -112,8 +118,9 @@ void gated_delta_vjp(
     Out<accum_t<T>> grad_beta,
     Out<accum_t<T>> grad_state,
     Out<accum_t<T>> states) {
+  Sequences sequences{cu_seqlens, v.dim(1)};
   delta_backward(
-      GatedDelta<T>{q, k, v, g, beta, mask},
+      GatedDelta<T>{q, k, v, g, beta, mask, sequences},
       {grad_q, grad_k, grad_v, grad_g, grad_beta},
       state,
       grad_y,

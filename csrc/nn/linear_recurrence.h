@@ -14,6 +14,7 @@
 #include "mlxgen/kernel.h"
 #include "mlxgen/loop.h"
 #include "mlxgen/threads.h"
+#include "sequences.h"
 
 namespace mlxops::cpu {
 
@@ -187,6 +188,61 @@ struct Tile {
   }
 };
 
+/** Steps of one sequence, or of none, in the order of the computation. */
+struct Run {
+  int64_t first;
+  int64_t count;
+  bool exists;
+  bool given; // the h before its first step
+
+  int64_t end() const {
+    return first + count;
+  }
+};
+
+/**
+ * All steps. The recurrence begins with the given h in the first sequence, or
+ * with `reverse` in the last one; the computation runs `backward` in time.
+ */
+inline std::vector<Run>
+runs_of(const Sequences& sequences, bool reverse, bool backward) {
+  std::vector<Run> runs;
+  int64_t last = sequences.last().end;
+  for (int64_t t = 0; t < sequences.steps;) {
+    Sequence own = sequences.of(t);
+    int64_t end = own.exists() ? own.end : t + 1;
+    bool given = reverse ? end == last : own.index == 0;
+    runs.push_back({t, end - t, own.exists(), own.exists() && given});
+    t = end;
+  }
+  if (backward) {
+    std::reverse(runs.begin(), runs.end());
+    for (Run& run : runs) {
+      run.first = sequences.steps - run.end();
+    }
+  }
+  return runs;
+}
+
+/** Call each(run, first, last) for the parts of the runs in some steps. */
+template <typename F>
+void each_run(const std::vector<Run>& runs, int64_t from, int64_t to, F each) {
+  auto run = std::upper_bound(
+      runs.begin(), runs.end(), from, [](int64_t step, const Run& run) {
+        return step < run.end();
+      });
+  for (; run != runs.end() && run->first < to; ++run) {
+    each(*run, std::max(run->first, from), std::min(run->end(), to));
+  }
+}
+
+template <typename T>
+void clear(Rows<T> rows, int64_t steps, int64_t count) {
+  for (int64_t t = 0; t < steps; ++t) {
+    std::fill_n(rows.data + t * rows.stride, count, T(0));
+  }
+}
+
 } // namespace recurrence
 
 /** h_t = a_t h_{t-1} + b_t; with `reverse` from the last step to the first. */
@@ -195,38 +251,74 @@ void linear_recurrence(
     In<T> a,
     In<T> b,
     In<T> initial,
+    In<int32_t> cu_seqlens,
     int axis,
     bool reverse,
     Out<T> out) {
   using namespace recurrence;
   using A = accum_t<T>;
   Layout layout(b.shape, axis, reverse);
-  auto run = [](auto... args) {
-    mlxgen::multiversion([&] { forward_here<T, A>(args...); });
-  };
+  auto runs = runs_of({cu_seqlens, layout.steps}, reverse, reverse);
   layout.share([&](int64_t first, int64_t count) {
     A state[block] = {};
-    if (initial) {
-      std::copy_n(initial.data + first, count, state);
-    }
+    const T zeros[block] = {};
+    auto run_steps = [&](auto... args) {
+      mlxgen::multiversion([&] { forward_here<T, A>(args...); });
+    };
+    // The steps from t to `end`, whose rows begin with that of t.
+    auto go = [&](int64_t t,
+                  int64_t end,
+                  Rows<const T> factor,
+                  Rows<const T> term,
+                  Rows<T> to) {
+      each_run(runs, t, end, [&](const Run& run, int64_t i, int64_t last) {
+        if (i == run.first) {
+          std::fill_n(state, count, A(0));
+          if (run.given && initial) {
+            std::copy_n(initial.data + first, count, state);
+          }
+        }
+        if (!run.exists) {
+          clear(to.from(i - t), last - i, count);
+          return;
+        }
+        int64_t next = i;
+        if (cu_seqlens && i == run.first && !(run.given && initial)) {
+          // The factor belongs to a state of zeros.
+          run_steps(
+              int64_t(1),
+              count,
+              Rows<const T>{zeros, 0},
+              term.from(i - t),
+              state,
+              to.from(i - t));
+          ++next;
+        }
+        run_steps(
+            last - next,
+            count,
+            factor.from(next - t),
+            term.from(next - t),
+            state,
+            to.from(next - t));
+      });
+    };
     if (!layout.in_tiles()) {
-      run(layout.steps,
-          count,
-          layout.rows(a.data, first),
-          layout.rows(b.data, first),
-          state,
-          layout.rows(out.data, first));
+      go(0,
+         layout.steps,
+         layout.rows(a.data, first),
+         layout.rows(b.data, first),
+         layout.rows(out.data, first));
       return;
     }
     Tile<T> factor, term, to;
     for (int64_t t = 0; t < layout.steps; t += tile_steps) {
       int64_t steps = std::min(tile_steps, layout.steps - t);
-      run(steps,
-          count,
-          factor.read(layout, a.data, first, count, t, steps),
-          term.read(layout, b.data, first, count, t, steps),
-          state,
-          to.rows());
+      go(t,
+         t + steps,
+         factor.read(layout, a.data, first, count, t, steps),
+         term.read(layout, b.data, first, count, t, steps),
+         to.rows());
       to.write(layout, out.data, first, count, t, steps);
     }
   });
@@ -234,7 +326,8 @@ void linear_recurrence(
 
 /**
  * The gradients; `reverse` is that of the recurrence and `h` its result. Let
- * G_t be the gradient with respect to h_t including all later steps. Then
+ * G_t be the gradient with respect to h_t including all later steps of the
+ * sequence. Then
  *
  *   G_t = cotangent_t + a_{t+1} G_{t+1},  grad_b_t = G_t,
  *   grad_a_t = G_t h_{t-1}.
@@ -244,6 +337,7 @@ void linear_recurrence_vjp(
     In<T> a,
     In<T> h,
     In<T> initial,
+    In<int32_t> cu_seqlens,
     In<T> cotangent,
     int axis,
     bool reverse,
@@ -253,60 +347,95 @@ void linear_recurrence_vjp(
   using namespace recurrence;
   using A = accum_t<T>;
   Layout layout(h.shape, axis, !reverse);
-  auto run = [](auto... args) {
-    mlxgen::multiversion([&] { backward_here<T, A>(args...); });
-  };
+  auto runs = runs_of({cu_seqlens, layout.steps}, reverse, !reverse);
   layout.share([&](int64_t first, int64_t count) {
     A state[block] = {};
     T start[block] = {}; // h before the first step, which is the last one here
     if (initial) {
       std::copy_n(initial.data + first, count, start);
     }
-    Rows<const T> at_start{start, 0};
+    std::fill_n(grad_initial.data + first, count, T(0));
+    auto run_steps = [&](auto... args) {
+      mlxgen::multiversion([&] { backward_here<T, A>(args...); });
+    };
+    // The steps from t to `end`, whose rows begin with that of t; those of
+    // `known` with the h of the next step.
+    auto go = [&](int64_t t,
+                  int64_t end,
+                  Rows<const T> factor,
+                  Rows<const T> known,
+                  Rows<const T> g,
+                  Rows<T> to_a,
+                  Rows<T> to_b) {
+      each_run(runs, t, end, [&](const Run& run, int64_t i, int64_t last) {
+        if (i == run.first) {
+          std::fill_n(state, count, A(0));
+        }
+        if (!run.exists) {
+          clear(to_a.from(i - t), last - i, count);
+          clear(to_b.from(i - t), last - i, count);
+          return;
+        }
+        int64_t final = last == run.end() ? last - 1 : last;
+        run_steps(
+            final - i,
+            count,
+            factor.from(i - t),
+            known.from(i - t),
+            g.from(i - t),
+            state,
+            to_a.from(i - t),
+            to_b.from(i - t));
+        if (final == last) {
+          return;
+        }
+        run_steps(
+            int64_t(1),
+            count,
+            factor.from(final - t),
+            Rows<const T>{start, 0},
+            g.from(final - t),
+            state,
+            to_a.from(final - t),
+            to_b.from(final - t));
+        if (run.given) {
+          std::transform(
+              state, state + count, grad_initial.data + first, [](A x) {
+                return static_cast<T>(x);
+              });
+        }
+        if (cu_seqlens && !(run.given && initial)) {
+          clear(to_a.from(final - t), 1, count);
+        }
+      });
+    };
     if (!layout.in_tiles()) {
-      int64_t most = layout.steps - 1;
-      auto factor = layout.rows(a.data, first);
-      auto known = layout.rows(h.data, first);
-      auto g = layout.rows(cotangent.data, first);
-      auto to_a = layout.rows(grad_a.data, first);
-      auto to_b = layout.rows(grad_b.data, first);
-      if (most >= 0) {
-        run(most, count, factor, known.from(1), g, state, to_a, to_b);
-        run(int64_t(1),
-            count,
-            factor.from(most),
-            at_start,
-            g.from(most),
-            state,
-            to_a.from(most),
-            to_b.from(most));
-      }
-    } else {
-      Tile<T> factor, value, g, to_a, to_b;
-      for (int64_t t = 0; t < layout.steps; t += tile_steps) {
-        int64_t steps = std::min(tile_steps, layout.steps - t);
-        int64_t known = std::min(steps, layout.steps - t - 1);
-        if (known > 0) {
-          value.read(layout, h.data, first, count, t + 1, known);
-        }
-        if (known < steps) {
-          std::copy_n(start, count, value.rows().from(known).data);
-        }
-        run(steps,
-            count,
-            factor.read(layout, a.data, first, count, t, steps),
-            Rows<const T>{value.values, tile_channels},
-            g.read(layout, cotangent.data, first, count, t, steps),
-            state,
-            to_a.rows(),
-            to_b.rows());
-        to_a.write(layout, grad_a.data, first, count, t, steps);
-        to_b.write(layout, grad_b.data, first, count, t, steps);
-      }
+      go(0,
+         layout.steps,
+         layout.rows(a.data, first),
+         layout.rows(h.data, first).from(1),
+         layout.rows(cotangent.data, first),
+         layout.rows(grad_a.data, first),
+         layout.rows(grad_b.data, first));
+      return;
     }
-    std::transform(state, state + count, grad_initial.data + first, [](A x) {
-      return static_cast<T>(x);
-    });
+    Tile<T> factor, value, g, to_a, to_b;
+    for (int64_t t = 0; t < layout.steps; t += tile_steps) {
+      int64_t steps = std::min(tile_steps, layout.steps - t);
+      int64_t known = std::min(steps, layout.steps - t - 1);
+      if (known > 0) {
+        value.read(layout, h.data, first, count, t + 1, known);
+      }
+      go(t,
+         t + steps,
+         factor.read(layout, a.data, first, count, t, steps),
+         Rows<const T>{value.values, tile_channels},
+         g.read(layout, cotangent.data, first, count, t, steps),
+         to_a.rows(),
+         to_b.rows());
+      to_a.write(layout, grad_a.data, first, count, t, steps);
+      to_b.write(layout, grad_b.data, first, count, t, steps);
+    }
   });
 }
 

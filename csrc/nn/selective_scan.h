@@ -14,6 +14,7 @@
 #include "mlxgen/loop.h"
 #include "mlxgen/simd_math.h"
 #include "mlxgen/threads.h"
+#include "sequences.h"
 
 namespace mlxops::cpu {
 
@@ -183,6 +184,7 @@ struct Block {
   In<T> C_in;
   In<A> D_in;
   In<T> z_in;
+  In<int32_t> cu_seqlens;
   int64_t batch = 0; // index in the batch
   int64_t first = 0;
   int64_t count = 0;
@@ -190,6 +192,7 @@ struct Block {
   Row<A> u{}, delta{}, skip{}, z{};
   Row<A> gate{}, slope{};
   std::vector<A> B{}, C{};
+  std::vector<Row<A>> zeros{};
 
   int64_t steps() const {
     return u_in.dim(1);
@@ -202,6 +205,9 @@ struct Block {
   }
   int64_t blocks() const {
     return (channels() + width - 1) / width;
+  }
+  Sequence sequence(int64_t t) const {
+    return Sequences{cu_seqlens, steps()}.of(t);
   }
   /** The first element of the block, in arrays like u. */
   int64_t at(int64_t t) const {
@@ -219,6 +225,7 @@ struct Block {
     rate.resize(states());
     B.resize(states());
     C.resize(states());
+    zeros.resize(states());
     load_columns(A_in.data + first * states(), count, states(), rate.data());
     u = delta = skip = z = {};
     if (D_in) {
@@ -238,7 +245,23 @@ struct Block {
       mlxgen::multiversion([&] { silu_here<A>(z, gate, slope); });
     }
   }
-  void step(const Row<A>* before, Row<A>* after, Row<A>* decays, Row<A>& y) {
+  /** The state with which a step begins: zeros if it is a sequence's first. */
+  const Row<A>* begin_step(int64_t t, const Row<A>* before) const {
+    return sequence(t).starts_anew(t) ? zeros.data() : before;
+  }
+  /** Step t, unless it is in no sequence: then the state is copied. */
+  bool step(
+      int64_t t,
+      const Row<A>* before,
+      Row<A>* after,
+      Row<A>* decays,
+      Row<A>& y) {
+    if (!sequence(t).exists()) {
+      std::copy_n(before, states(), after);
+      return false;
+    }
+    go_to(t);
+    before = begin_step(t, before);
     mlxgen::multiversion([&] {
       step_here<A>(
           states(),
@@ -257,6 +280,7 @@ struct Block {
         y.at[i] += skip.at[i] * u.at[i];
       }
     }
+    return true;
   }
 };
 
@@ -273,11 +297,12 @@ void selective_scan(
     In<accum_t<T>> D,
     In<T> z,
     In<accum_t<T>> state,
+    In<int32_t> cu_seqlens,
     Out<T> y,
     Out<accum_t<T>> last) {
   using namespace selective;
   using Row = Row<accum_t<T>>;
-  const Block<T> inputs{u, delta, B, C, D, z};
+  const Block<T> inputs{u, delta, B, C, D, z, cu_seqlens};
   int64_t steps = inputs.steps();
   int64_t states = inputs.states();
   mlxgen::share(
@@ -296,10 +321,12 @@ void selective_scan(
             std::fill(now.begin(), now.end(), Row{});
           }
           for (int64_t t = 0; t < steps; ++t) {
-            block.go_to(t);
-            block.step(now.data(), next.data(), decays.data(), result);
+            bool taken =
+                block.step(t, now.data(), next.data(), decays.data(), result);
             std::swap(now, next);
-            if (z) {
+            if (!taken) {
+              result = {};
+            } else if (z) {
               for (int64_t i = 0; i < width; ++i) {
                 result.at[i] *= block.gate.at[i];
               }
@@ -329,6 +356,7 @@ void selective_scan_vjp(
     In<accum_t<T>> D,
     In<T> z,
     In<accum_t<T>> state,
+    In<int32_t> cu_seqlens,
     In<T> cotangent,
     In<accum_t<T>> cotangent_last,
     int stretch,
@@ -343,7 +371,7 @@ void selective_scan_vjp(
     Out<accum_t<T>> scratch) {
   using namespace selective;
   using Row = Row<accum_t<T>>;
-  const Block<T> inputs{u, delta, B, C, D, z};
+  const Block<T> inputs{u, delta, B, C, D, z, cu_seqlens};
   int64_t steps = inputs.steps();
   int64_t states = inputs.states();
   mlxgen::share(
@@ -371,8 +399,7 @@ void selective_scan_vjp(
             std::fill_n(starts, states, Row{});
           }
           for (int64_t t = 0; t < steps; ++t) {
-            block.go_to(t);
-            block.step(before(t), after(t), unused.data(), values[0]);
+            block.step(t, before(t), after(t), unused.data(), values[0]);
             if ((t + 1) % stretch == 0 && t + 1 < steps) {
               std::copy_n(after(t), states, before(t + 1));
             }
@@ -389,14 +416,27 @@ void selective_scan_vjp(
           while (last > 0) {
             int64_t start = (last - 1) / stretch * stretch;
             for (int64_t t = start; t < last; ++t) {
-              block.go_to(t);
               block.step(
+                  t,
                   before(t),
                   after(t),
                   decays.data() + (t - start) * states,
                   values[t - start]);
             }
             for (int64_t t = last - 1; t >= start; --t) {
+              int64_t part = (item * steps + t) * states;
+              to.B = grad_B.data + part;
+              to.C = grad_C.data + part;
+              if (!block.sequence(t).exists()) {
+                std::fill_n(to.B, states, 0);
+                std::fill_n(to.C, states, 0);
+                if (z) {
+                  store(Row{}, block.count, grad_z.data + block.at(t));
+                }
+                store(Row{}, block.count, grad_u.data + block.at(t));
+                store(Row{}, block.count, grad_delta.data + block.at(t));
+                continue;
+              }
               block.go_to(t);
               load(cotangent.data + block.at(t), block.count, grad);
               if (z) {
@@ -407,9 +447,6 @@ void selective_scan_vjp(
                 }
                 store(of_z, block.count, grad_z.data + block.at(t));
               }
-              int64_t part = (item * steps + t) * states;
-              to.B = grad_B.data + part;
-              to.C = grad_C.data + part;
               mlxgen::multiversion([&] {
                 back_here<accum_t<T>>(
                     states,
@@ -419,7 +456,7 @@ void selective_scan_vjp(
                     block.B.data(),
                     block.C.data(),
                     grad,
-                    before(t),
+                    block.begin_step(t, before(t)),
                     after(t),
                     decays.data() + (t - start) * states,
                     carry.data(),
@@ -432,6 +469,9 @@ void selective_scan_vjp(
               }
               store(to.u, block.count, grad_u.data + block.at(t));
               store(to.delta, block.count, grad_delta.data + block.at(t));
+              if (block.sequence(t).starts_anew(t)) {
+                std::fill(carry.begin(), carry.end(), Row{});
+              }
             }
             last = start;
           }

@@ -155,10 +155,12 @@ void scan(
     In<A> dt,
     In<A> state,
     In<bool> mask,
+    In<int32_t> cu_seqlens,
     In<A> of_A_log,
     In<A> of_dt,
     Out<T> y,
     Out<A> last) {
+  Sequences sequences{cu_seqlens, x.dim(1)};
   int64_t batch = x.dim(0), steps = x.dim(1), heads = x.dim(2), rows = x.dim(3);
   int64_t groups = B.dim(2), columns = B.dim(3);
   if (state && !tangents) {
@@ -186,7 +188,12 @@ void scan(
       for (int64_t t = b * steps; t < (b + 1) * steps; ++t) {
         int64_t at = t * heads + head;
         T* to = y.data + at * rows + first;
-        if (mask && !mask[t]) {
+        Sequence sequence = sequences.of(t - b * steps);
+        if (sequence.starts_anew(t - b * steps)) {
+          std::fill_n(now, count * columns, A(0));
+          std::fill(states.begin(), states.end(), A(0));
+        }
+        if (!sequence.exists() || (mask && !mask[t])) {
           std::fill_n(to, count, T(0));
           continue;
         }
@@ -249,9 +256,11 @@ void ssm_scan(
     In<accum_t<T>> dt,
     In<accum_t<T>> state,
     In<bool> mask,
+    In<int32_t> cu_seqlens,
     Out<T> y,
     Out<accum_t<T>> last) {
-  ssm::scan<false>(x, A_log, B, C, D, dt, state, mask, {}, {}, y, last);
+  ssm::scan<false>(
+      x, A_log, B, C, D, dt, state, mask, cu_seqlens, {}, {}, y, last);
 }
 
 /** Its tangent with respect to A_log and dt. */
@@ -264,12 +273,25 @@ void ssm_scan_decay_jvp(
     In<accum_t<T>> dt,
     In<accum_t<T>> state,
     In<bool> mask,
+    In<int32_t> cu_seqlens,
     In<accum_t<T>> of_A_log,
     In<accum_t<T>> of_dt,
     Out<T> y,
     Out<accum_t<T>> last) {
   ssm::scan<true>(
-      x, A_log, B, C, {}, dt, state, mask, of_A_log, of_dt, y, last);
+      x,
+      A_log,
+      B,
+      C,
+      {},
+      dt,
+      state,
+      mask,
+      cu_seqlens,
+      of_A_log,
+      of_dt,
+      y,
+      last);
 }
 
 MLXGEN_BEGIN_INLINED
@@ -296,6 +318,7 @@ struct SsmScan {
   In<A> D;
   In<A> dt;
   In<bool> mask;
+  Sequences sequences;
 
   bool read(const DeltaPlace& place, DeltaStep<A>& to) const {
     if (mask && !mask[place.time]) {
@@ -317,6 +340,7 @@ struct SsmScan {
 
   void write(
       const DeltaPlace& place,
+      bool taken,
       const DeltaStep<A>& step,
       const DeltaSums<A>& sums,
       const Grads& to) const {
@@ -326,7 +350,7 @@ struct SsmScan {
     std::copy_n(sums.r, states, to.C.data + at * states);
     const T* value = x.data + place.at * x.dim(3) + place.first;
     T* grad = to.x.data + place.at * x.dim(3) + place.first;
-    if (mask && !mask[place.time]) {
+    if (!taken) {
       std::fill_n(grad, place.rows, T(0));
       to.dt[at] = 0;
       return;
@@ -360,6 +384,7 @@ void ssm_scan_vjp(
     In<accum_t<T>> dt,
     In<accum_t<T>> state,
     In<bool> mask,
+    In<int32_t> cu_seqlens,
     In<T> grad_y,
     In<accum_t<T>> grad_last,
     int block,
@@ -375,8 +400,9 @@ void ssm_scan_vjp(
   using A = accum_t<T>;
   std::fill_n(grad_A_log.data, grad_A_log.size(), A(0));
   std::fill_n(grad_D.data, grad_D.size(), A(0));
+  Sequences sequences{cu_seqlens, x.dim(1)};
   delta_backward(
-      SsmScan<T>{x, A_log, B, C, D, dt, mask},
+      SsmScan<T>{x, A_log, B, C, D, dt, mask, sequences},
       {grad_x, grad_A_log, grad_B, grad_C, grad_D, grad_dt},
       state,
       grad_y,

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "mlx/mlx.h"
+#include "mlxops/kept.h"
 #include "mlxops/linear_recurrence.h"
+#include "mlxops/sequence_marks.h"
 
 namespace mlxops {
 
@@ -61,26 +63,54 @@ steps_of(const mx::array& a, int first, int end, mx::StreamOrDevice s) {
 
 /** The terms of ssm_scan's steps, wide and for each head. */
 struct ScanSteps {
-  const std::optional<mx::array>& mask;
-  mx::array rate; // the decay's logarithm, divided by dt
   mx::StreamOrDevice s;
+  mx::array rate; // the decay's logarithm, divided by dt
+  const std::optional<mx::array>& cu_seqlens;
+  std::optional<mx::array> marks; // of sequence_marks, one for each step
+  std::optional<mx::array> computed; // true for the steps to compute
 
   ScanSteps(
       const mx::array& A_log,
+      const mx::array& dt,
       const std::optional<mx::array>& mask,
+      const std::optional<mx::array>& cu_seqlens,
       mx::StreamOrDevice s)
-      : mask(mask), rate(mx::negative(exponential(A_log, s), s)), s(s) {}
+      : s(s),
+        rate(mx::negative(exponential(A_log, s), s)),
+        cu_seqlens(cu_seqlens),
+        computed(mask) {
+    if (cu_seqlens) {
+      marks = marks_of(dt, false);
+      auto inside = row(mx::greater(*marks, mx::array(0), s), s);
+      computed = mask ? mx::logical_and(*mask, inside, s) : inside;
+    }
+  }
+
+  mx::array marks_of(const mx::array& dt, bool reverse) const {
+    return mx::reshape(
+        sequence_marks(*cu_seqlens, mx::stop_gradient(dt, s), 1, reverse, s),
+        {dt.shape(1)},
+        s);
+  }
 
   /** An array of steps, 0 for omitted steps. */
   mx::array taken(mx::array a) const {
     a = mx::astype(a, rate.dtype(), s);
-    if (mask) {
-      std::vector<int> others(a.ndim() - 2);
-      std::iota(others.begin(), others.end(), 2);
-      a = mx::where(
-          mx::expand_dims(*mask, others, s), a, mx::zeros({}, a.dtype(), s), s);
+    return computed ? only(*computed, a) : a;
+  }
+
+  /** An array of steps, 0 where the condition on (batch, step) is false. */
+  mx::array only(mx::array condition, const mx::array& a) const {
+    while (condition.ndim() < a.ndim()) {
+      condition = column(condition, s);
     }
-    return a;
+    return kept(a, condition, s);
+  }
+
+  /** An array of steps, 0 for the steps with other marks. */
+  mx::array at_mark(const mx::array& marks, int mark, const mx::array& a)
+      const {
+    return only(row(mx::equal(marks, mx::array(mark), s), s), a);
   }
 
   /** B or C of each step, as rows. */
@@ -97,20 +127,28 @@ struct ScanSteps {
       const mx::array& initial,
       bool reverse = false) const {
     auto factor = mx::broadcast_to(column(column(a, s), s), b.shape(), s);
-    return linear_recurrence(factor, b, initial, 1, reverse, s);
+    return linear_recurrence(factor, b, initial, cu_seqlens, 1, reverse, s);
   }
 
-  /** The states before all steps, and after the last one. */
+  /** The states after all steps. */
   mx::array states(
       const mx::array& decay,
       const mx::array& value,
       const mx::array& B,
       const mx::array& state) const {
-    auto taken_up = mx::multiply(column(value, s), B, s);
-    return mx::concatenate(
-        {mx::expand_dims(state, 1, s), recurrence(decay, taken_up, state)},
-        1,
-        s);
+    return recurrence(decay, mx::multiply(column(value, s), B, s), state);
+  }
+
+  /** The states before all steps, from those after them. */
+  mx::array before(const mx::array& states, const mx::array& state) const {
+    auto first = mx::expand_dims(state, 1, s);
+    auto all = mx::concatenate({first, states}, 1, s);
+    all = steps_of(all, 0, states.shape(1), s);
+    if (!marks) {
+      return all;
+    }
+    first = mx::broadcast_to(first, all.shape(), s);
+    return mx::add(at_mark(*marks, 1, all), at_mark(*marks, 2, first), s);
   }
 };
 
@@ -123,11 +161,12 @@ inline std::vector<mx::array> tangents_of_ssm_scan(
     const mx::array& dt,
     const std::optional<mx::array>& state,
     const std::optional<mx::array>& mask,
+    const std::optional<mx::array>& cu_seqlens,
     const mx::array& of_A_log,
     const mx::array& of_dt,
     mx::StreamOrDevice s) {
   refuse_shapeless_scan(s);
-  ScanSteps scan(A_log, mask, s);
+  ScanSteps scan(A_log, dt, mask, cu_seqlens, s);
   auto times = [&](const mx::array& a, const mx::array& b) {
     return mx::multiply(a, b, s);
   };
@@ -139,22 +178,22 @@ inline std::vector<mx::array> tangents_of_ssm_scan(
   auto wide = scan.taken(x);
   auto keys = scan.of_groups(B);
   auto decay = exponential(times(scan.rate, step), s);
-  auto states = scan.states(
-      decay, times(column(step, s), wide), keys, state.value_or(zeros));
+  auto first = state.value_or(zeros);
+  auto states = scan.states(decay, times(column(step, s), wide), keys, first);
   auto of_log = times(scan.rate, mx::add(times(of_A_log, step), of_step, s));
   auto of_decay = column(column(times(of_log, decay), s), s);
   auto taken = times(column(times(column(of_step, s), wide), s), keys);
-  auto change =
-      mx::add(times(of_decay, steps_of(states, 0, steps, s)), taken, s);
-  auto changes = mx::concatenate(
-      {mx::expand_dims(zeros, 1, s), scan.recurrence(decay, change, zeros)},
-      1,
-      s);
-  auto after = times(steps_of(changes, 1, steps + 1, s), scan.of_groups(C));
-  auto last = steps_of(changes, steps, steps + 1, s);
-  return {
-      mx::astype(mx::sum(after, -1, false, s), x.dtype(), s),
-      mx::squeeze(last, 1, s)};
+  auto change = mx::add(times(of_decay, scan.before(states, first)), taken, s);
+  auto changes = scan.recurrence(decay, change, zeros);
+  auto after = times(changes, scan.of_groups(C));
+  auto last = zeros;
+  if (cu_seqlens) {
+    auto found = scan.at_mark(scan.marks_of(dt, true), 2, changes);
+    last = mx::sum(found, 1, false, s);
+  } else if (steps > 0) {
+    last = mx::squeeze(steps_of(changes, steps - 1, steps, s), 1, s);
+  }
+  return {mx::astype(mx::sum(after, -1, false, s), x.dtype(), s), last};
 }
 
 /** The results of ssm_scan_vjp for x, A_log, B, C, D, dt, state and cotangents.
@@ -162,6 +201,7 @@ inline std::vector<mx::array> tangents_of_ssm_scan(
 inline std::vector<mx::array> parts_of_ssm_scan_vjp(
     const std::vector<mx::array>& arrays,
     const std::optional<mx::array>& mask,
+    const std::optional<mx::array>& cu_seqlens,
     int block,
     mx::StreamOrDevice s) {
   const auto& A_log = arrays[1];
@@ -171,7 +211,7 @@ inline std::vector<mx::array> parts_of_ssm_scan_vjp(
   int heads = A_log.shape(0), rows = arrays[0].shape(3),
       steps = arrays[0].shape(1);
   int blocks = (rows + block - 1) / block;
-  ScanSteps scan(A_log, mask, s);
+  ScanSteps scan(A_log, arrays[5], mask, cu_seqlens, s);
   auto column = [&](const mx::array& a) { return mlxops::column(a, s); };
   auto times = [&](const mx::array& a, const mx::array& b) {
     return mx::multiply(a, b, s);
@@ -188,17 +228,23 @@ inline std::vector<mx::array> parts_of_ssm_scan_vjp(
   auto from = [&](const mx::array& a, int first, int end) {
     return steps_of(a, first, end, s);
   };
-  auto states = scan.states(decay, value, B, state);
-  auto before = from(states, 0, steps);
-  auto after = from(states, 1, steps + 1);
+  auto after = scan.states(decay, value, B, state);
+  auto before = scan.before(after, state);
   auto ones = mx::ones({decay.shape(0), 1, heads}, decay.dtype(), s);
   auto factors = mx::concatenate({decay, ones}, 1, s);
   // The gradients with respect to the states after each step.
   auto of_after = scan.recurrence(
       from(factors, 1, steps + 1), times(column(grad), C), last, true);
-  auto of_state =
-      mx::concatenate({of_after, mx::expand_dims(last, 1, s)}, 1, s);
-  of_state = times(column(column(from(factors, 0, 1))), from(of_state, 0, 1));
+  auto of_state = last;
+  if (scan.marks) {
+    auto given = times(column(column(decay)), of_after);
+    auto none = mx::all(mx::equal(*scan.marks, mx::array(0), s), s);
+    given = mx::sum(scan.at_mark(*scan.marks, 2, given), 1, false, s);
+    of_state = mx::add(given, kept(last, none, s), s);
+  } else if (steps > 0) {
+    of_state = mx::squeeze(
+        times(column(column(from(decay, 0, 1))), from(of_after, 0, 1)), 1, s);
+  }
   auto of_value = along(times(of_after, B));
   auto of_log_decay = times(column(decay), along(times(of_after, before)));
   // Sums over the rows of a block, which are axis 3.
@@ -226,7 +272,7 @@ inline std::vector<mx::array> parts_of_ssm_scan_vjp(
       by_blocks(scan.taken(
           mx::add(
               times(x, of_value), times(column(scan.rate), of_log_decay), s))),
-      mx::squeeze(of_state, 1, s)};
+      of_state};
 }
 
 /** Gradients of ssm_scan_vjp's arrays, which MLX derives from a formula. */
@@ -239,6 +285,7 @@ inline std::vector<mx::array> second_gradients_of_ssm_scan(
     const mx::array& dt,
     const std::optional<mx::array>& state,
     const std::optional<mx::array>& mask,
+    const std::optional<mx::array>& cu_seqlens,
     const mx::array& cotangent,
     const mx::array& cotangent_last,
     int block,
@@ -248,7 +295,7 @@ inline std::vector<mx::array> second_gradients_of_ssm_scan(
   auto first = state ? *state : mx::zeros_like(cotangent_last, s);
   return mx::vjp(
              [&](const std::vector<mx::array>& arrays) {
-               return parts_of_ssm_scan_vjp(arrays, mask, block, s);
+               return parts_of_ssm_scan_vjp(arrays, mask, cu_seqlens, block, s);
              },
              {x, A_log, B, C, D, dt, first, cotangent, cotangent_last},
              cotangents)

@@ -29,6 +29,7 @@ struct Wkv7 {
   In<T> v;
   In<T> a;
   In<T> b;
+  Sequences sequences;
 
   bool read(const DeltaPlace& place, DeltaStep<A>& to) const {
     int64_t length = r.dim(3), at = place.at * length;
@@ -43,6 +44,7 @@ struct Wkv7 {
 
   void write(
       const DeltaPlace& place,
+      bool,
       const DeltaStep<A>&,
       const DeltaSums<A>& sums,
       const Grads& to) const {
@@ -69,9 +71,11 @@ void wkv7(
     In<T> a,
     In<T> b,
     In<accum_t<T>> state,
+    In<int32_t> cu_seqlens,
     Out<T> y,
     Out<accum_t<T>> last) {
-  delta_forward(Wkv7<T>{r, w, k, v, a, b}, state, y, last);
+  Sequences sequences{cu_seqlens, r.dim(1)};
+  delta_forward(Wkv7<T>{r, w, k, v, a, b, sequences}, state, y, last);
 }
 
 template <typename T>
@@ -83,6 +87,7 @@ void wkv7_vjp(
     In<T> a,
     In<T> b,
     In<accum_t<T>> state,
+    In<int32_t> cu_seqlens,
     In<T> grad_y,
     In<accum_t<T>> grad_last,
     int block,
@@ -95,8 +100,9 @@ void wkv7_vjp(
     Out<accum_t<T>> grad_b,
     Out<accum_t<T>> grad_state,
     Out<accum_t<T>> states) {
+  Sequences sequences{cu_seqlens, r.dim(1)};
   delta_backward(
-      Wkv7<T>{r, w, k, v, a, b},
+      Wkv7<T>{r, w, k, v, a, b, sequences},
       {grad_r, grad_w, grad_k, grad_v, grad_a, grad_b},
       state,
       grad_y,

@@ -5,6 +5,7 @@
 #include <metal_stdlib>
 
 #include "nn/activations.h"
+#include "nn/sequences.h"
 
 using namespace metal;
 
@@ -54,7 +55,26 @@ dot(thread const Window<K>& a, thread const Window<K>& b, float start) {
   return start;
 }
 
-/** A sequence's inputs in a channel: those of the state, followed by x. */
+/** The same for the newest values, those of the steps up to `step`: of these,
+ * `from` to `end` count. */
+template <int K>
+inline float dot_of_steps(
+    thread const Window<K>& values,
+    thread const Window<K>& weights,
+    int step,
+    int from,
+    int end) {
+  float sum = 0;
+  for (int i = 0; i < K; ++i) {
+    int t = step - (K - 1 - i);
+    if (t >= from && t < end) {
+      sum += values.values[i] * weights.values[i];
+    }
+  }
+  return sum;
+}
+
+/** The inputs of each step and of the steps before it, in a channel. */
 template <typename T>
 struct CausalInputs {
   device const T* x;
@@ -63,11 +83,31 @@ struct CausalInputs {
   int before;
   size_t channels;
 
-  float at(int step) const {
-    if (step >= before) {
-      return static_cast<float>(x[size_t(step - before) * channels]);
+  /**
+   * The input for tap k of a step, or of the one after the last of a sequence:
+   * x, or before the sequence the state, or 0.
+   */
+  float at(thread const Sequence& sequence, int step, int k) const {
+    int t = step + k - before;
+    if (t >= sequence.first) {
+      return static_cast<float>(x[size_t(t) * channels]);
     }
-    return has_state ? static_cast<float>(state[size_t(step) * channels]) : 0;
+    return has_state && sequence.index == 0
+        ? static_cast<float>(
+              state[size_t(t + before - sequence.first) * channels])
+        : 0;
+  }
+
+  /** Push the inputs that the window lacks for a step. */
+  template <int K>
+  void push_to(
+      thread Window<K>& window,
+      thread const Sequence& sequence,
+      int step,
+      bool known) const {
+    for (int k = known ? before : 0; k <= before; ++k) {
+      push(window, at(sequence, step, k), before + 1);
+    }
   }
 };
 
@@ -80,10 +120,10 @@ inline CausalInputs<T> inputs_of(
     uint steps,
     uint channels,
     uint channel,
-    uint sequence) {
+    uint batch) {
   CausalInputs<T> inputs;
-  inputs.x = x + size_t(sequence) * steps * channels + channel;
-  inputs.state = state + size_t(sequence) * (taps - 1) * channels + channel;
+  inputs.x = x + size_t(batch) * steps * channels + channel;
+  inputs.state = state + size_t(batch) * (taps - 1) * channels + channel;
   inputs.has_state = has_state;
   inputs.before = taps - 1;
   inputs.channels = channels;
@@ -96,14 +136,16 @@ template <typename T, int K>
     device const T* weight [[buffer(1)]],
     device const T* bias [[buffer(2)]],
     device const T* state [[buffer(3)]],
-    device T* y [[buffer(4)]],
-    device T* last [[buffer(5)]],
-    constant bool& has_bias [[buffer(6)]],
-    constant bool& has_state [[buffer(7)]],
-    constant int& activation [[buffer(8)]],
-    constant int& taps [[buffer(9)]],
-    constant int& steps [[buffer(10)]],
-    constant int& channels [[buffer(11)]],
+    device const int* cu_seqlens [[buffer(4)]],
+    device T* y [[buffer(5)]],
+    device T* last [[buffer(6)]],
+    constant bool& has_bias [[buffer(7)]],
+    constant bool& has_state [[buffer(8)]],
+    constant int64_t& cu_seqlens_size [[buffer(9)]],
+    constant int& activation [[buffer(10)]],
+    constant int& taps [[buffer(11)]],
+    constant int& steps [[buffer(12)]],
+    constant int& channels [[buffer(13)]],
     uint3 place [[thread_position_in_grid]]) {
   uint c = place.x;
   auto inputs =
@@ -113,22 +155,28 @@ template <typename T, int K>
   int first = int(place.y) * steps_per_thread;
   int end = min(first + steps_per_thread, steps);
   int before = taps - 1;
+  Sequences sequences(cu_seqlens, cu_seqlens_size, steps);
   Window<K> window = empty_window<K>();
-  for (int s = first; s < first + before && s < end + before; ++s) {
-    push(window, inputs.at(s), taps);
-  }
   y += size_t(place.z) * steps * channels + c;
   for (int t = first; t < end; ++t) {
-    push(window, inputs.at(t + before), taps);
-    float value = dot(window, w, start);
-    if (activation == silu_of_convolution) {
-      value *= logistic(value);
+    Sequence sequence = sequences.of(t);
+    float value = 0;
+    if (sequence.exists()) {
+      inputs.push_to(window, sequence, t, t > first && t > sequence.first);
+      value = dot(window, w, start);
+      if (activation == silu_of_convolution) {
+        value *= logistic(value);
+      }
     }
     y[size_t(t) * channels] = static_cast<T>(value);
   }
   last += size_t(place.z) * before * channels + c;
-  for (int k = 0; end == steps && k < before; ++k) {
-    last[size_t(k) * channels] = static_cast<T>(inputs.at(steps + k));
+  if (end == steps) {
+    Sequence ending = sequences.last();
+    for (int k = 0; k < before; ++k) {
+      last[size_t(k) * channels] =
+          static_cast<T>(inputs.at(ending, ending.end, k));
+    }
   }
 }
 
@@ -138,18 +186,20 @@ template <typename T, int K>
     device const T* weight [[buffer(1)]],
     device const T* bias [[buffer(2)]],
     device const T* state [[buffer(3)]],
-    device const T* grad_y [[buffer(4)]],
-    device const T* grad_next [[buffer(5)]],
-    device T* grad_x [[buffer(6)]],
-    device T* grad_state [[buffer(7)]],
-    device float* sums [[buffer(8)]],
-    constant bool& has_bias [[buffer(9)]],
-    constant bool& has_state [[buffer(10)]],
-    constant int& activation [[buffer(11)]],
-    constant int& taps [[buffer(12)]],
-    constant int& steps [[buffer(13)]],
-    constant int& channels [[buffer(14)]],
-    constant int& stretches [[buffer(15)]],
+    device const int* cu_seqlens [[buffer(4)]],
+    device const T* grad_y [[buffer(5)]],
+    device const T* grad_next [[buffer(6)]],
+    device T* grad_x [[buffer(7)]],
+    device T* grad_state [[buffer(8)]],
+    device float* sums [[buffer(9)]],
+    constant bool& has_bias [[buffer(10)]],
+    constant bool& has_state [[buffer(11)]],
+    constant int64_t& cu_seqlens_size [[buffer(12)]],
+    constant int& activation [[buffer(13)]],
+    constant int& taps [[buffer(14)]],
+    constant int& steps [[buffer(15)]],
+    constant int& channels [[buffer(16)]],
+    constant int& stretches [[buffer(17)]],
     uint3 place [[thread_position_in_grid]]) {
   uint c = place.x;
   auto inputs =
@@ -170,15 +220,17 @@ template <typename T, int K>
   Window<K> slopes = empty_window<K>(); // d of the last steps
   Window<K> totals = empty_window<K>();
   float bias_total = 0;
+  Sequences sequences(cu_seqlens, cu_seqlens_size, steps);
+  Sequence initial = sequences.initial();
+  Sequence ending = sequences.last();
   // Steps before the first one contribute to its gradients.
   int begin = max(0, first - before);
-  for (int s = begin; s < begin + before; ++s) {
-    push(window, inputs.at(s), taps);
-  }
   for (int s = begin; s < last; ++s) {
     float d = 0;
-    if (s < steps) {
-      push(window, inputs.at(s + before), taps);
+    Sequence sequence = sequences.of(s);
+    bool taken = s < steps && sequence.exists();
+    if (taken) {
+      inputs.push_to(window, sequence, s, s > begin && s > sequence.first);
       d = static_cast<float>(grad_y[size_t(s) * channels]);
       if (activation == silu_of_convolution) {
         d *= act_derivative(dot(window, w, start), silu_activation);
@@ -188,19 +240,31 @@ template <typename T, int K>
     if (s < first) {
       continue;
     }
-    float value = dot(slopes, backwards, 0);
-    if (s < steps) {
+    if (taken) {
       for (int i = 0; i < K; ++i) {
         totals.values[i] += d * window.values[i];
       }
       bias_total += d;
-    } else {
-      value += static_cast<float>(grad_next[size_t(s - steps) * channels]);
     }
-    if (s < before) {
-      grad_state[size_t(s) * channels] = static_cast<T>(value);
-    } else {
-      grad_x[size_t(s - before) * channels] = static_cast<T>(value);
+    // Inputs of the next state have its gradient, too.
+    int row = s - initial.first; // of the state
+    if (row >= 0 && row < before) {
+      float value =
+          dot_of_steps(slopes, backwards, s, initial.first, initial.end);
+      int next = row - (ending.end - ending.first);
+      if (ending.index == 0 && next >= 0) {
+        value += static_cast<float>(grad_next[size_t(next) * channels]);
+      }
+      grad_state[size_t(row) * channels] = static_cast<T>(value);
+    }
+    int t = s - before;
+    if (t >= 0) {
+      float value = dot_of_steps(slopes, backwards, s, t, sequences.of(t).end);
+      int next = t - ending.end + before;
+      if (t >= ending.first && t < ending.end && next >= 0) {
+        value += static_cast<float>(grad_next[size_t(next) * channels]);
+      }
+      grad_x[size_t(t) * channels] = static_cast<T>(value);
     }
   }
   for (int i = 0; i < K; ++i) {

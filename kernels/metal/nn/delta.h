@@ -10,6 +10,8 @@
 
 #include <metal_stdlib>
 
+#include "sequences.h"
+
 using namespace metal;
 
 static constant constexpr const uint rows_per_simdgroup = 4;
@@ -144,6 +146,15 @@ inline void write_state(
   }
 }
 
+template <int N>
+inline void clear(thread DeltaRows<N>& rows) {
+  for (int i = 0; i < int(rows_per_simdgroup); ++i) {
+    for (int n = 0; n < N; ++n) {
+      rows.at[i][n] = 0;
+    }
+  }
+}
+
 /** A step of a simdgroup's rows, and their y. */
 template <typename Rule, int N>
 inline void advance(
@@ -233,7 +244,7 @@ inline void retreat(
   }
 }
 
-/** A step, unless it is masked; a masked step's y is 0. */
+/** A step, unless it is masked or in no sequence: then its y is 0. */
 template <typename Rule, int N>
 inline void take(
     thread const Rule& rule,
@@ -242,7 +253,11 @@ inline void take(
     thread DeltaRows<N>& s,
     thread float* y) {
   DeltaStep<N> step;
-  if (rule.read(place, t, step)) {
+  Sequence sequence = rule.sequences.of(t);
+  if (sequence.starts_anew(t)) {
+    clear(s);
+  }
+  if (sequence.exists() && rule.read(place, t, step)) {
     advance<Rule>(step, s, y);
   } else {
     for (int i = 0; i < int(rows_per_simdgroup); ++i) {
@@ -362,7 +377,12 @@ inline void delta_backward(
       read_state(to.at(place, slot), true, place, before);
       size_t rows = place.at(t) * place.values + place.first;
       DeltaStep<N> step, sums;
-      bool taken = rule.read(place, t, step);
+      Sequence sequence = rule.sequences.of(t);
+      bool anew = sequence.starts_anew(t);
+      if (anew) {
+        clear(before);
+      }
+      bool taken = sequence.exists() && rule.read(place, t, step);
       if (taken) {
         read_rows(to.grad_y + rows, place, step.grad_y);
         retreat<Rule>(step, before, s, grad, sums);
@@ -382,6 +402,10 @@ inline void delta_backward(
         rule.write(place, t, i, total);
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
+      if (anew) {
+        clear(grad);
+        read_state(to.at(place, slot), true, place, before);
+      }
       s = before;
     }
   }

@@ -9,6 +9,7 @@
 
 #include "../elements.h"
 #include "mlx/backend/metal/kernels/utils.h"
+#include "sequences.h"
 
 using namespace metal;
 
@@ -80,14 +81,16 @@ template <typename T>
     device const float* D [[buffer(5)]],
     device const T* z [[buffer(6)]],
     device const float* state [[buffer(7)]],
-    device T* y [[buffer(8)]],
-    device float* last [[buffer(9)]],
-    constant bool& has_D [[buffer(10)]],
-    constant bool& has_z [[buffer(11)]],
-    constant bool& has_state [[buffer(12)]],
-    constant const int* u_shape [[buffer(13)]],
-    constant uint& states [[buffer(14)]],
-    constant uint& lanes [[buffer(15)]],
+    device const int* cu_seqlens [[buffer(8)]],
+    device T* y [[buffer(9)]],
+    device float* last [[buffer(10)]],
+    constant bool& has_D [[buffer(11)]],
+    constant bool& has_z [[buffer(12)]],
+    constant bool& has_state [[buffer(13)]],
+    constant int64_t& cu_seqlens_size [[buffer(14)]],
+    constant const int* u_shape [[buffer(15)]],
+    constant uint& states [[buffer(16)]],
+    constant uint& lanes [[buffer(17)]],
     uint3 position [[thread_position_in_grid]]) {
   uint steps = u_shape[1];
   uint channels = u_shape[2];
@@ -105,7 +108,18 @@ template <typename T>
   if (has_state) {
     s = lane.read(state + row * states, 1);
   }
-  for (uint t = 0; t < steps; ++t) {
+  Sequences sequences(cu_seqlens, cu_seqlens_size, steps);
+  for (uint t = 0; t < steps; ++t, at += channels, B += states, C += states) {
+    Sequence sequence = sequences.of(t);
+    if (!sequence.exists()) {
+      if (is_there && lane.part == 0) {
+        y[at] = static_cast<T>(0.0f);
+      }
+      continue;
+    }
+    if (sequence.starts_anew(t)) {
+      s = float4(0);
+    }
     float step = delta[at];
     float value = static_cast<float>(u[at]);
     s = precise::exp(step * rate) * s + step * value * lane.read(B, 1);
@@ -118,9 +132,6 @@ template <typename T>
       }
       y[at] = static_cast<T>(result);
     }
-    at += channels;
-    B += states;
-    C += states;
   }
   if (is_there) {
     lane.write(s, last + row * states, 1);
@@ -138,24 +149,26 @@ template <typename T>
     device const float* D [[buffer(5)]],
     device const T* z [[buffer(6)]],
     device const float* state [[buffer(7)]],
-    device const T* cotangent [[buffer(8)]],
-    device const float* cotangent_last [[buffer(9)]],
-    device T* grad_u [[buffer(10)]],
-    device float* grad_delta [[buffer(11)]],
-    device float* grad_A [[buffer(12)]],
-    device float* grad_B [[buffer(13)]],
-    device float* grad_C [[buffer(14)]],
-    device float* grad_D [[buffer(15)]],
-    device T* grad_z [[buffer(16)]],
-    device float* grad_state [[buffer(17)]],
-    device float* scratch [[buffer(18)]],
-    constant bool& has_D [[buffer(19)]],
-    constant bool& has_z [[buffer(20)]],
-    constant bool& has_state [[buffer(21)]],
-    constant const int* u_shape [[buffer(22)]],
-    constant uint& states [[buffer(23)]],
-    constant uint& lanes [[buffer(24)]],
-    constant int& stretch [[buffer(25)]],
+    device const int* cu_seqlens [[buffer(8)]],
+    device const T* cotangent [[buffer(9)]],
+    device const float* cotangent_last [[buffer(10)]],
+    device T* grad_u [[buffer(11)]],
+    device float* grad_delta [[buffer(12)]],
+    device float* grad_A [[buffer(13)]],
+    device float* grad_B [[buffer(14)]],
+    device float* grad_C [[buffer(15)]],
+    device float* grad_D [[buffer(16)]],
+    device T* grad_z [[buffer(17)]],
+    device float* grad_state [[buffer(18)]],
+    device float* scratch [[buffer(19)]],
+    constant bool& has_D [[buffer(20)]],
+    constant bool& has_z [[buffer(21)]],
+    constant bool& has_state [[buffer(22)]],
+    constant int64_t& cu_seqlens_size [[buffer(23)]],
+    constant const int* u_shape [[buffer(24)]],
+    constant uint& states [[buffer(25)]],
+    constant uint& lanes [[buffer(26)]],
+    constant int& stretch [[buffer(27)]],
     uint3 position [[thread_position_in_grid]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
@@ -190,9 +203,17 @@ template <typename T>
   if (has_state) {
     s = lane.read(state + row * states, 1);
   }
+  Sequences sequences(cu_seqlens, cu_seqlens_size, steps);
   for (uint t = 0; t < steps; ++t) {
     if (t % stretch == 0) {
       lane.write(s, starts + t / stretch * slot, width);
+    }
+    Sequence sequence = sequences.of(t);
+    if (!sequence.exists()) {
+      continue;
+    }
+    if (sequence.starts_anew(t)) {
+      s = float4(0);
     }
     size_t at = first + size_t(t) * channels;
     float step = delta[at];
@@ -208,15 +229,41 @@ template <typename T>
         lane.read((device const float*)starts + start / stretch * slot, width);
     s = at_start;
     for (uint t = start; t < last; ++t) {
-      size_t at = first + size_t(t) * channels;
-      float step = delta[at];
-      s = precise::exp(step * rate) * s +
-          step * static_cast<float>(u[at]) *
-              lane.read(B + size_t(t) * states, 1);
+      Sequence sequence = sequences.of(t);
+      if (sequence.starts_anew(t)) {
+        s = float4(0);
+      }
+      if (sequence.exists()) {
+        size_t at = first + size_t(t) * channels;
+        float step = delta[at];
+        s = precise::exp(step * rate) * s +
+            step * static_cast<float>(u[at]) *
+                lane.read(B + size_t(t) * states, 1);
+      }
       lane.write(s, kept + (t - start) * slot, width);
     }
     for (uint t = last; t-- > start;) {
       size_t at = first + size_t(t) * channels;
+      Sequence sequence = sequences.of(t);
+      if (!sequence.exists()) {
+        if (is_there && lane.part == 0) {
+          grad_u[at] = static_cast<T>(0.0f);
+          grad_delta[at] = 0;
+          if (has_z) {
+            grad_z[at] = static_cast<T>(0.0f);
+          }
+        }
+        for (uint i = thread_in_group.x; i < states; i += group_size.x) {
+          grad_B[size_t(t) * states + i] = 0;
+          grad_C[size_t(t) * states + i] = 0;
+        }
+        s = at_start;
+        if (t > start) {
+          s = lane.read(
+              (device const float*)kept + (t - 1 - start) * slot, width);
+        }
+        continue;
+      }
       float step = delta[at];
       float value = static_cast<float>(u[at]);
       float grad = is_there ? static_cast<float>(cotangent[at]) : 0.0f;
@@ -236,6 +283,10 @@ template <typename T>
       if (t > start) {
         before = lane.read(
             (device const float*)kept + (t - 1 - start) * slot, width);
+      }
+      float4 previous = before;
+      if (sequence.starts_anew(t)) {
+        before = float4(0);
       }
       float4 of_state = carry + grad * query;
       float4 next = precise::exp(step * rate) * of_state;
@@ -271,8 +322,8 @@ template <typename T>
           grad_C[to + i - states] = total;
         }
       }
-      carry = next;
-      s = before;
+      carry = sequence.starts_anew(t) ? float4(0) : next;
+      s = previous;
     }
     last = start;
   }

@@ -68,6 +68,7 @@ struct Scan {
       bool has_initial,
       device const bool* mask,
       bool has_mask,
+      thread const Sequences& sequences,
       float of_rate,
       device const float* of_dt,
       device T* y,
@@ -93,7 +94,15 @@ struct Scan {
     }
     for (uint t = 0; t < steps; ++t) {
       size_t at = size_t(t) * heads * rows;
-      if (has_mask && !mask[size_t(batch) * steps + t]) {
+      Sequence sequence = sequences.of(t);
+      if (sequence.starts_anew(t)) {
+        for (int i = 0; i < columns_per_lane; ++i) {
+          kept[i] = float4(0);
+          tangent[i] = float4(0);
+        }
+      }
+      if (!sequence.exists() ||
+          (has_mask && !mask[size_t(batch) * steps + t])) {
         if (part == 0) {
           write(float4(0), y + at, left);
         }
@@ -170,13 +179,15 @@ template <typename T>
     device const float* dt [[buffer(5)]],
     device const float* state [[buffer(6)]],
     device const bool* mask [[buffer(7)]],
-    device T* y [[buffer(8)]],
-    device float* last [[buffer(9)]],
-    constant bool& has_state [[buffer(10)]],
-    constant bool& has_mask [[buffer(11)]],
-    constant const int* x_shape [[buffer(12)]],
-    constant const int* B_shape [[buffer(13)]],
-    constant uint& lanes [[buffer(14)]],
+    device const int* cu_seqlens [[buffer(8)]],
+    device T* y [[buffer(9)]],
+    device float* last [[buffer(10)]],
+    constant bool& has_state [[buffer(11)]],
+    constant bool& has_mask [[buffer(12)]],
+    constant int64_t& cu_seqlens_size [[buffer(13)]],
+    constant const int* x_shape [[buffer(14)]],
+    constant const int* B_shape [[buffer(15)]],
+    constant uint& lanes [[buffer(16)]],
     uint3 position [[thread_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]]) {
   Scan scan(
@@ -193,6 +204,7 @@ template <typename T>
       has_state,
       mask,
       has_mask,
+      Sequences(cu_seqlens, cu_seqlens_size, x_shape[1]),
       0,
       dt,
       y,
@@ -208,15 +220,17 @@ template <typename T>
     device const float* dt [[buffer(4)]],
     device const float* state [[buffer(5)]],
     device const bool* mask [[buffer(6)]],
-    device const float* of_A_log [[buffer(7)]],
-    device const float* of_dt [[buffer(8)]],
-    device T* y [[buffer(9)]],
-    device float* last [[buffer(10)]],
-    constant bool& has_state [[buffer(11)]],
-    constant bool& has_mask [[buffer(12)]],
-    constant const int* x_shape [[buffer(13)]],
-    constant const int* B_shape [[buffer(14)]],
-    constant uint& lanes [[buffer(15)]],
+    device const int* cu_seqlens [[buffer(7)]],
+    device const float* of_A_log [[buffer(8)]],
+    device const float* of_dt [[buffer(9)]],
+    device T* y [[buffer(10)]],
+    device float* last [[buffer(11)]],
+    constant bool& has_state [[buffer(12)]],
+    constant bool& has_mask [[buffer(13)]],
+    constant int64_t& cu_seqlens_size [[buffer(14)]],
+    constant const int* x_shape [[buffer(15)]],
+    constant const int* B_shape [[buffer(16)]],
+    constant uint& lanes [[buffer(17)]],
     uint3 position [[thread_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]]) {
   Scan scan(
@@ -234,6 +248,7 @@ template <typename T>
       has_state,
       mask,
       has_mask,
+      Sequences(cu_seqlens, cu_seqlens_size, x_shape[1]),
       rate * of_A_log[scan.head],
       of_dt,
       y,
@@ -252,6 +267,7 @@ struct SsmScan {
   device const float* dt;
   device const bool* mask;
   bool has_mask;
+  Sequences sequences;
   float rate; // of the place's head
   float D;
   uint groups;
@@ -354,22 +370,24 @@ template <typename T, int Width>
     device const float* dt [[buffer(5)]],
     device const float* state [[buffer(6)]],
     device const bool* mask [[buffer(7)]],
-    device const T* cotangent [[buffer(8)]],
-    device const float* cotangent_last [[buffer(9)]],
-    device T* x_part [[buffer(10)]],
-    device float* A_log_part [[buffer(11)]],
-    device float* B_part [[buffer(12)]],
-    device float* C_part [[buffer(13)]],
-    device float* D_part [[buffer(14)]],
-    device float* dt_part [[buffer(15)]],
-    device float* state_part [[buffer(16)]],
-    device float* kept [[buffer(17)]],
-    constant bool& has_state [[buffer(18)]],
-    constant bool& has_mask [[buffer(19)]],
-    constant const int* x_shape [[buffer(20)]],
-    constant const int* B_shape [[buffer(21)]],
-    constant int& block [[buffer(22)]],
-    constant int& chunk [[buffer(23)]],
+    device const int* cu_seqlens [[buffer(8)]],
+    device const T* cotangent [[buffer(9)]],
+    device const float* cotangent_last [[buffer(10)]],
+    device T* x_part [[buffer(11)]],
+    device float* A_log_part [[buffer(12)]],
+    device float* B_part [[buffer(13)]],
+    device float* C_part [[buffer(14)]],
+    device float* D_part [[buffer(15)]],
+    device float* dt_part [[buffer(16)]],
+    device float* state_part [[buffer(17)]],
+    device float* kept [[buffer(18)]],
+    constant bool& has_state [[buffer(19)]],
+    constant bool& has_mask [[buffer(20)]],
+    constant int64_t& cu_seqlens_size [[buffer(21)]],
+    constant const int* x_shape [[buffer(22)]],
+    constant const int* B_shape [[buffer(23)]],
+    constant int& block [[buffer(24)]],
+    constant int& chunk [[buffer(25)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 groups [[threadgroups_per_grid]],
     uint lane [[thread_index_in_simdgroup]],
@@ -388,6 +406,7 @@ template <typename T, int Width>
       dt,
       mask,
       has_mask,
+      Sequences(cu_seqlens, cu_seqlens_size, x_shape[1]),
       -precise::exp(A_log[place.head]),
       D[place.head],
       shares,

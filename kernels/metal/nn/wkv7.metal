@@ -19,6 +19,7 @@ struct Wkv7 {
   device const T* v;
   device const T* a;
   device const T* b;
+  Sequences sequences;
   // The gradients' destinations, for a block of rows.
   device float* grad_r;
   device float* grad_w;
@@ -88,16 +89,19 @@ template <typename T, int Width>
     device const T* a [[buffer(4)]],
     device const T* b [[buffer(5)]],
     device const float* state [[buffer(6)]],
-    device T* y [[buffer(7)]],
-    device float* last [[buffer(8)]],
-    constant bool& has_state [[buffer(9)]],
-    constant const int* r_shape [[buffer(10)]],
+    device const int* cu_seqlens [[buffer(7)]],
+    device T* y [[buffer(8)]],
+    device float* last [[buffer(9)]],
+    constant bool& has_state [[buffer(10)]],
+    constant int64_t& cu_seqlens_size [[buffer(11)]],
+    constant const int* r_shape [[buffer(12)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   DeltaPlace place =
       delta_place(r_shape, r_shape[3], 16, group, lane, simdgroup);
-  Wkv7<T> rule = {r, w, k, v, a, b};
+  Sequences sequences(cu_seqlens, cu_seqlens_size, r_shape[1]);
+  Wkv7<T> rule = {r, w, k, v, a, b, sequences};
   delta_forward<Width / 32>(rule, place, state, has_state, y, last);
 }
 
@@ -111,20 +115,22 @@ template <typename T, int Width>
     device const T* a [[buffer(4)]],
     device const T* b [[buffer(5)]],
     device const float* state [[buffer(6)]],
-    device const T* grad_y [[buffer(7)]],
-    device const float* grad_last [[buffer(8)]],
-    device float* grad_r [[buffer(9)]],
-    device float* grad_w [[buffer(10)]],
-    device float* grad_k [[buffer(11)]],
-    device T* grad_v [[buffer(12)]],
-    device float* grad_a [[buffer(13)]],
-    device float* grad_b [[buffer(14)]],
-    device float* grad_state [[buffer(15)]],
-    device float* states [[buffer(16)]],
-    constant bool& has_state [[buffer(17)]],
-    constant const int* r_shape [[buffer(18)]],
-    constant int& block [[buffer(19)]],
-    constant int& chunk [[buffer(20)]],
+    device const int* cu_seqlens [[buffer(7)]],
+    device const T* grad_y [[buffer(8)]],
+    device const float* grad_last [[buffer(9)]],
+    device float* grad_r [[buffer(10)]],
+    device float* grad_w [[buffer(11)]],
+    device float* grad_k [[buffer(12)]],
+    device T* grad_v [[buffer(13)]],
+    device float* grad_a [[buffer(14)]],
+    device float* grad_b [[buffer(15)]],
+    device float* grad_state [[buffer(16)]],
+    device float* states [[buffer(17)]],
+    constant bool& has_state [[buffer(18)]],
+    constant int64_t& cu_seqlens_size [[buffer(19)]],
+    constant const int* r_shape [[buffer(20)]],
+    constant int& block [[buffer(21)]],
+    constant int& chunk [[buffer(22)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 groups [[threadgroups_per_grid]],
     uint lane [[thread_index_in_simdgroup]],
@@ -142,6 +148,7 @@ template <typename T, int Width>
       v,
       a,
       b,
+      Sequences(cu_seqlens, cu_seqlens_size, r_shape[1]),
       grad_r + sums,
       grad_w + sums,
       grad_k + sums,

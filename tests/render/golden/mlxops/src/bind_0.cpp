@@ -61,6 +61,7 @@ auto gated_delta_python(
     const mlxgen::ArrayArg& beta,
     const std::optional<mlxgen::ArrayArg>& state,
     const std::optional<mlxgen::ArrayArg>& mask,
+    const std::optional<mlxgen::ArrayArg>& cu_seqlens,
     const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(q, k, v, beta);
   return mlxgen::as_tuple(
@@ -72,6 +73,7 @@ auto gated_delta_python(
           mlxgen::get(beta, like),
           mlxgen::get(state, std::nullopt),
           mlxgen::get(mask, mx::bool_, /* fixed */ true),
+          mlxgen::get(cu_seqlens, mx::int32, /* fixed */ true),
           s.value));
 }
 
@@ -258,10 +260,11 @@ void bind_0(nb::module_& root) {
       "beta"_a,
       "state"_a = nb::none(),
       "mask"_a = nb::none(),
+      "cu_seqlens"_a = nb::none(),
       nb::kw_only(),
       "stream"_a = nb::none(),
       nb::sig(
-          "def gated_delta(q: scalar | array, k: scalar | array, v: scalar | array, g: scalar | array, beta: scalar | array, state: scalar | array | None = None, mask: scalar | array | None = None, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
+          "def gated_delta(q: scalar | array, k: scalar | array, v: scalar | array, g: scalar | array, beta: scalar | array, state: scalar | array | None = None, mask: scalar | array | None = None, cu_seqlens: scalar | array | None = None, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
       mlxgen::doc(R"pbdoc(
         The gated delta rule over time.
 
@@ -276,6 +279,9 @@ void bind_0(nb::module_& root) {
         state is float32 (float64 with float64 inputs). The gradient recomputes the states from a few
         stored ones; there is no second derivative.
 
+        With ``cu_seqlens``, each sequence begins with zeros, except for the first one, which begins with the
+        state; ``last`` is the state of the last sequence with steps.
+
         Args:
             q (array of shape (B, T, Hk, Dk)): Queries, with ``Dk`` up to 256.
             k (array of shape (B, T, Hk, Dk)): Keys.
@@ -287,6 +293,10 @@ void bind_0(nb::module_& root) {
               zeros by default.
             mask (array of shape (B, T), optional): True for the steps to compute; all by
               default.
+            cu_seqlens (array of shape (N,), optional): The starts of contiguous sequences and
+              the end of the last one, ascending, for all rows of the batch. Steps before the
+              first start and after the end are not read; they yield 0. The numbers are not
+              checked: if they do not ascend, the sequences are unspecified.
 
         Returns:
             tuple[array, array]: y of shape (B, T, Hv, Dv): The results for the queries; last of

@@ -22,6 +22,7 @@ const mlxgen::DtypeRule kDtypes{mlxgen::floating};
 const mlxgen::DtypeRule kGDtypes{mlxgen::floating};
 const mlxgen::DtypeRule kStateDtypes{mlxgen::floating};
 const mlxgen::DtypeRule kMaskDtypes{{mx::bool_}, mlxgen::Integers::keep};
+const mlxgen::DtypeRule kCuSeqlensDtypes{{mx::int32}, mlxgen::Integers::keep};
 
 std::vector<mx::Shape> gated_delta_shapes(
     const mx::array& q,
@@ -38,11 +39,18 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
   DEFINE_NAME(GatedDelta)
   static const mlxgen::Dispatch dispatch;
 
-  GatedDelta(mx::Stream stream, bool has_state, bool has_mask)
-      : Operator(stream), has_state_(has_state), has_mask_(has_mask) {}
+  GatedDelta(
+      mx::Stream stream,
+      bool has_state,
+      bool has_mask,
+      bool has_cu_seqlens)
+      : Operator(stream),
+        has_state_(has_state),
+        has_mask_(has_mask),
+        has_cu_seqlens_(has_cu_seqlens) {}
 
   auto state() const {
-    return std::tie(has_state_, has_mask_);
+    return std::tie(has_state_, has_mask_, has_cu_seqlens_);
   }
 
   template <typename T>
@@ -58,9 +66,13 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
                                : mlxgen::In<mlxgen::accum_t<T>>(),
             mask = has_mask_ ? mlxgen::In<bool>(inputs[5 + has_state_])
                              : mlxgen::In<bool>(),
+            cu_seqlens = has_cu_seqlens_
+                ? mlxgen::In<int32_t>(inputs[5 + has_state_ + has_mask_])
+                : mlxgen::In<int32_t>(),
             to_y = mlxgen::Out<T>(outputs[0]),
             to_last = mlxgen::Out<mlxgen::accum_t<T>>(outputs[1])] {
-      mlxops::cpu::gated_delta<T>(q, k, v, g, beta, state, mask, to_y, to_last);
+      mlxops::cpu::gated_delta<T>(
+          q, k, v, g, beta, state, mask, cu_seqlens, to_y, to_last);
     };
   }
 
@@ -73,6 +85,8 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
         inputs[4],
         has_state_ ? std::optional(inputs[5]) : std::nullopt,
         has_mask_ ? std::optional(inputs[5 + has_state_]) : std::nullopt,
+        has_cu_seqlens_ ? std::optional(inputs[5 + has_state_ + has_mask_])
+                        : std::nullopt,
         stream());
   }
 
@@ -89,14 +103,17 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
     auto state = has_state_ ? std::optional(primals[5]) : std::nullopt;
     auto mask =
         has_mask_ ? std::optional(primals[5 + has_state_]) : std::nullopt;
+    auto cu_seqlens = has_cu_seqlens_
+        ? std::optional(primals[5 + has_state_ + has_mask_])
+        : std::nullopt;
     const int T = q.shape(1);
     const int Dk = q.shape(3);
     const int Dv = v.shape(3);
     const auto& s = stream();
     // q, k, v, g, beta, state: gated_delta_grads(gated_delta_vjp(q, k, v, g,
-    // beta, state, mask, grad_y, grad_last, hint(max(4, min(64 if Dk <= 128
-    // else 32, (Dv + 3) // 4 * 4))), hint(int(ceil(max(T, 1) ** (1 / 3))))), q,
-    // g, beta)
+    // beta, state, mask, cu_seqlens, grad_y, grad_last, hint(max(4, min(64 if
+    // Dk <= 128 else 32, (Dv + 3) // 4 * 4))), hint(int(ceil(max(T, 1) ** (1 /
+    // 3))))), q, g, beta)
     auto joint = mlxgen::given_together(
         "gated_delta",
         "q, k, v, g, beta, state",
@@ -110,6 +127,7 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
                   beta,
                   state,
                   mask,
+                  cu_seqlens,
                   cotangents[0],
                   cotangents[1],
                   mlxgen::to_int(
@@ -138,8 +156,12 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
       if (has_state_ && arg == 5) {
         return {"state", joint[5]};
       }
-      // mask: none (integers)
-      mlxgen::not_differentiable("gated_delta", "mask");
+      if (has_mask_ && arg == 5 + has_state_) {
+        // mask: none (integers)
+        mlxgen::not_differentiable("gated_delta", "mask");
+      }
+      // cu_seqlens: none (integers)
+      mlxgen::not_differentiable("gated_delta", "cu_seqlens");
     };
     return mlxgen::gradients(dispatch.op, argnums, primals, gradient, s);
   }
@@ -151,6 +173,7 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
  private:
   bool has_state_;
   bool has_mask_;
+  bool has_cu_seqlens_;
 };
 
 } // namespace
@@ -175,6 +198,7 @@ std::vector<mx::array> gated_delta(
     const mx::array& beta,
     const std::optional<mx::array>& state,
     const std::optional<mx::array>& mask,
+    const std::optional<mx::array>& cu_seqlens,
     mx::StreamOrDevice s) {
   mlxgen::require(
       [&] { return mlxgen::ndim(q) == 4; },
@@ -185,6 +209,11 @@ std::vector<mx::array> gated_delta(
   const int T = q.shape(1);
   const int Hk = q.shape(2);
   const int Dk = q.shape(3);
+  mlxgen::require(
+      [&] { return !cu_seqlens.has_value() || mlxgen::ndim(*cu_seqlens) == 1; },
+      "gated_delta",
+      "cu_seqlens must be (N,).",
+      mlxgen::given("cu_seqlens", cu_seqlens));
   mlxgen::require(
       [&] { return k.shape() == q.shape(); },
       "gated_delta",
@@ -245,6 +274,13 @@ std::vector<mx::array> gated_delta(
       "gated_delta",
       "Dk must be 1 to 256.",
       mlxgen::given("q", q));
+  mlxgen::require(
+      [&] {
+        return !cu_seqlens.has_value() || mlxgen::dim(*cu_seqlens, 0) >= 1;
+      },
+      "gated_delta",
+      "cu_seqlens must have at least one number.",
+      mlxgen::given("cu_seqlens", cu_seqlens));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve(
       "gated_delta", {{"q", q}, {"k", k}, {"v", v}, {"beta", beta}});
@@ -267,8 +303,14 @@ std::vector<mx::array> gated_delta(
   if (mask) {
     inputs.push_back(mlxgen::ready(*mask, mask_dtype, stream));
   }
-  auto op =
-      std::make_shared<GatedDelta>(stream, state.has_value(), mask.has_value());
+  auto cu_seqlens_dtype = cu_seqlens
+      ? kCuSeqlensDtypes.resolve("gated_delta", {{"cu_seqlens", cu_seqlens}})
+      : mx::int32;
+  if (cu_seqlens) {
+    inputs.push_back(mlxgen::ready(*cu_seqlens, cu_seqlens_dtype, stream));
+  }
+  auto op = std::make_shared<GatedDelta>(
+      stream, state.has_value(), mask.has_value(), cu_seqlens.has_value());
   auto shapes =
       mlxgen::shapes_of("gated_delta", gated_delta_shapes, {"q", "v"}, q, v);
   return mx::array::make_arrays(
@@ -299,6 +341,9 @@ void GatedDelta::run_metal(
   const auto& beta = inputs[4];
   auto state = has_state_ ? std::optional(inputs[5]) : std::nullopt;
   auto mask = has_mask_ ? std::optional(inputs[5 + has_state_]) : std::nullopt;
+  auto cu_seqlens = has_cu_seqlens_
+      ? std::optional(inputs[5 + has_state_ + has_mask_])
+      : std::nullopt;
   const int B = q.shape(0);
   const int Dk = q.shape(3);
   const int Hv = v.shape(2);
@@ -319,15 +364,20 @@ void GatedDelta::run_metal(
   encoder.set_input_array(beta, 4);
   mlxgen::metal::set_optional(encoder, state, q, 5);
   mlxgen::metal::set_optional(encoder, mask, q, 6);
-  encoder.set_output_array(outputs[0], 7);
-  encoder.set_output_array(outputs[1], 8);
+  mlxgen::metal::set_optional(encoder, cu_seqlens, q, 7);
+  encoder.set_output_array(outputs[0], 8);
+  encoder.set_output_array(outputs[1], 9);
   encoder.set_bytes(
-      mlxgen::metal::number<bool>("has_state", state.has_value()), 9);
+      mlxgen::metal::number<bool>("has_state", state.has_value()), 10);
   encoder.set_bytes(
-      mlxgen::metal::number<bool>("has_mask", mask.has_value()), 10);
-  mlxgen::metal::set_vector(encoder, q.shape(), 11);
-  mlxgen::metal::set_vector(encoder, v.shape(), 12);
-  encoder.set_bytes(mlxgen::metal::number<int>("g_ndim", g.ndim()), 13);
+      mlxgen::metal::number<bool>("has_mask", mask.has_value()), 11);
+  encoder.set_bytes(
+      mlxgen::metal::number<int64_t>(
+          "cu_seqlens_size", cu_seqlens ? cu_seqlens->size() : 0),
+      12);
+  mlxgen::metal::set_vector(encoder, q.shape(), 13);
+  mlxgen::metal::set_vector(encoder, v.shape(), 14);
+  encoder.set_bytes(mlxgen::metal::number<int>("g_ndim", g.ndim()), 15);
   mlxgen::metal::dispatch(
       encoder,
       kernel,

@@ -20,6 +20,7 @@ const mlxgen::DtypeRule kDtypes{mlxgen::floating};
 const mlxgen::DtypeRule kGDtypes{mlxgen::floating};
 const mlxgen::DtypeRule kStateDtypes{mlxgen::floating};
 const mlxgen::DtypeRule kMaskDtypes{{mx::bool_}, mlxgen::Integers::keep};
+const mlxgen::DtypeRule kCuSeqlensDtypes{{mx::int32}, mlxgen::Integers::keep};
 const mlxgen::DtypeRule kGradLastDtypes{mlxgen::floating};
 
 std::vector<mx::Shape> gated_delta_vjp_shapes(
@@ -85,15 +86,17 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
       int block,
       int chunk,
       bool has_state,
-      bool has_mask)
+      bool has_mask,
+      bool has_cu_seqlens)
       : Operator(stream),
         block_(block),
         chunk_(chunk),
         has_state_(has_state),
-        has_mask_(has_mask) {}
+        has_mask_(has_mask),
+        has_cu_seqlens_(has_cu_seqlens) {}
 
   auto state() const {
-    return std::tie(block_, chunk_, has_state_, has_mask_);
+    return std::tie(block_, chunk_, has_state_, has_mask_, has_cu_seqlens_);
   }
 
   template <typename T>
@@ -109,9 +112,13 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
                                : mlxgen::In<mlxgen::accum_t<T>>(),
             mask = has_mask_ ? mlxgen::In<bool>(inputs[5 + has_state_])
                              : mlxgen::In<bool>(),
-            grad_y = mlxgen::In<T>(inputs[5 + has_state_ + has_mask_]),
+            cu_seqlens = has_cu_seqlens_
+                ? mlxgen::In<int32_t>(inputs[5 + has_state_ + has_mask_])
+                : mlxgen::In<int32_t>(),
+            grad_y = mlxgen::In<T>(
+                inputs[5 + has_state_ + has_mask_ + has_cu_seqlens_]),
             grad_last = mlxgen::In<mlxgen::accum_t<T>>(
-                inputs[6 + has_state_ + has_mask_]),
+                inputs[6 + has_state_ + has_mask_ + has_cu_seqlens_]),
             block = block_,
             chunk = chunk_,
             to_grad_q = mlxgen::Out<mlxgen::accum_t<T>>(outputs[0]),
@@ -129,6 +136,7 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
           beta,
           state,
           mask,
+          cu_seqlens,
           grad_y,
           grad_last,
           block,
@@ -152,8 +160,10 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
         inputs[4],
         has_state_ ? std::optional(inputs[5]) : std::nullopt,
         has_mask_ ? std::optional(inputs[5 + has_state_]) : std::nullopt,
-        inputs[5 + has_state_ + has_mask_],
-        inputs[6 + has_state_ + has_mask_],
+        has_cu_seqlens_ ? std::optional(inputs[5 + has_state_ + has_mask_])
+                        : std::nullopt,
+        inputs[5 + has_state_ + has_mask_ + has_cu_seqlens_],
+        inputs[6 + has_state_ + has_mask_ + has_cu_seqlens_],
         block_,
         chunk_,
         stream());
@@ -200,7 +210,11 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
       // mask: none
       mlxgen::not_differentiable("gated_delta_vjp", "mask", true);
     }
-    if (arg == 5 + has_state_ + has_mask_) {
+    if (has_cu_seqlens_ && arg == 5 + has_state_ + has_mask_) {
+      // cu_seqlens: none
+      mlxgen::not_differentiable("gated_delta_vjp", "cu_seqlens", true);
+    }
+    if (arg == 5 + has_state_ + has_mask_ + has_cu_seqlens_) {
       // grad_y: none
       mlxgen::not_differentiable("gated_delta_vjp", "grad_y", true);
     }
@@ -217,6 +231,7 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
   int chunk_;
   bool has_state_;
   bool has_mask_;
+  bool has_cu_seqlens_;
 };
 
 } // namespace
@@ -242,6 +257,7 @@ std::vector<mx::array> gated_delta_vjp(
     const mx::array& beta,
     const std::optional<mx::array>& state,
     const std::optional<mx::array>& mask,
+    const std::optional<mx::array>& cu_seqlens,
     const mx::array& grad_y,
     const mx::array& grad_last,
     int block,
@@ -256,6 +272,11 @@ std::vector<mx::array> gated_delta_vjp(
   const int T = q.shape(1);
   const int Hk = q.shape(2);
   const int Dk = q.shape(3);
+  mlxgen::require(
+      [&] { return !cu_seqlens.has_value() || mlxgen::ndim(*cu_seqlens) == 1; },
+      "gated_delta_vjp",
+      "cu_seqlens must be (N,).",
+      mlxgen::given("cu_seqlens", cu_seqlens));
   mlxgen::require(
       [&] { return k.shape() == q.shape(); },
       "gated_delta_vjp",
@@ -329,6 +350,13 @@ std::vector<mx::array> gated_delta_vjp(
       "gated_delta_vjp",
       "Dk must be 1 to 256.",
       mlxgen::given("q", q));
+  mlxgen::require(
+      [&] {
+        return !cu_seqlens.has_value() || mlxgen::dim(*cu_seqlens, 0) >= 1;
+      },
+      "gated_delta_vjp",
+      "cu_seqlens must have at least one number.",
+      mlxgen::given("cu_seqlens", cu_seqlens));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve(
       "gated_delta_vjp",
@@ -353,12 +381,24 @@ std::vector<mx::array> gated_delta_vjp(
   if (mask) {
     inputs.push_back(mlxgen::ready(*mask, mask_dtype, stream));
   }
+  auto cu_seqlens_dtype = cu_seqlens
+      ? kCuSeqlensDtypes.resolve(
+            "gated_delta_vjp", {{"cu_seqlens", cu_seqlens}})
+      : mx::int32;
+  if (cu_seqlens) {
+    inputs.push_back(mlxgen::ready(*cu_seqlens, cu_seqlens_dtype, stream));
+  }
   inputs.push_back(mlxgen::ready(grad_y, dtype, stream));
   auto grad_last_dtype = kGradLastDtypes.resolve_sums(
       "gated_delta_vjp", dtype, {{"grad_last", grad_last}});
   inputs.push_back(mlxgen::ready(grad_last, grad_last_dtype, stream));
   auto op = std::make_shared<GatedDeltaVjp>(
-      stream, block, chunk, state.has_value(), mask.has_value());
+      stream,
+      block,
+      chunk,
+      state.has_value(),
+      mask.has_value(),
+      cu_seqlens.has_value());
   auto shapes = mlxgen::shapes_of(
       "gated_delta_vjp",
       gated_delta_vjp_shapes,
@@ -403,8 +443,11 @@ void GatedDeltaVjp::run_metal(
   const auto& beta = inputs[4];
   auto state = has_state_ ? std::optional(inputs[5]) : std::nullopt;
   auto mask = has_mask_ ? std::optional(inputs[5 + has_state_]) : std::nullopt;
-  const auto& grad_y = inputs[5 + has_state_ + has_mask_];
-  const auto& grad_last = inputs[6 + has_state_ + has_mask_];
+  auto cu_seqlens = has_cu_seqlens_
+      ? std::optional(inputs[5 + has_state_ + has_mask_])
+      : std::nullopt;
+  const auto& grad_y = inputs[5 + has_state_ + has_mask_ + has_cu_seqlens_];
+  const auto& grad_last = inputs[6 + has_state_ + has_mask_ + has_cu_seqlens_];
   const int B = q.shape(0);
   const int Dk = q.shape(3);
   const int Hv = v.shape(2);
@@ -428,24 +471,29 @@ void GatedDeltaVjp::run_metal(
   encoder.set_input_array(beta, 4);
   mlxgen::metal::set_optional(encoder, state, q, 5);
   mlxgen::metal::set_optional(encoder, mask, q, 6);
-  encoder.set_input_array(grad_y, 7);
-  encoder.set_input_array(grad_last, 8);
-  encoder.set_output_array(outputs[0], 9);
-  encoder.set_output_array(outputs[1], 10);
-  encoder.set_output_array(outputs[2], 11);
-  encoder.set_output_array(outputs[3], 12);
-  encoder.set_output_array(outputs[4], 13);
-  encoder.set_output_array(outputs[5], 14);
-  encoder.set_output_array(outputs[6], 15);
+  mlxgen::metal::set_optional(encoder, cu_seqlens, q, 7);
+  encoder.set_input_array(grad_y, 8);
+  encoder.set_input_array(grad_last, 9);
+  encoder.set_output_array(outputs[0], 10);
+  encoder.set_output_array(outputs[1], 11);
+  encoder.set_output_array(outputs[2], 12);
+  encoder.set_output_array(outputs[3], 13);
+  encoder.set_output_array(outputs[4], 14);
+  encoder.set_output_array(outputs[5], 15);
+  encoder.set_output_array(outputs[6], 16);
   encoder.set_bytes(
-      mlxgen::metal::number<bool>("has_state", state.has_value()), 16);
+      mlxgen::metal::number<bool>("has_state", state.has_value()), 17);
   encoder.set_bytes(
-      mlxgen::metal::number<bool>("has_mask", mask.has_value()), 17);
-  mlxgen::metal::set_vector(encoder, q.shape(), 18);
-  mlxgen::metal::set_vector(encoder, v.shape(), 19);
-  encoder.set_bytes(mlxgen::metal::number<int>("g_ndim", g.ndim()), 20);
-  encoder.set_bytes(mlxgen::metal::number<int>("block", block_), 21);
-  encoder.set_bytes(mlxgen::metal::number<int>("chunk", chunk_), 22);
+      mlxgen::metal::number<bool>("has_mask", mask.has_value()), 18);
+  encoder.set_bytes(
+      mlxgen::metal::number<int64_t>(
+          "cu_seqlens_size", cu_seqlens ? cu_seqlens->size() : 0),
+      19);
+  mlxgen::metal::set_vector(encoder, q.shape(), 20);
+  mlxgen::metal::set_vector(encoder, v.shape(), 21);
+  encoder.set_bytes(mlxgen::metal::number<int>("g_ndim", g.ndim()), 22);
+  encoder.set_bytes(mlxgen::metal::number<int>("block", block_), 23);
+  encoder.set_bytes(mlxgen::metal::number<int>("chunk", chunk_), 24);
   mlxgen::metal::dispatch(
       encoder,
       kernel,

@@ -25,6 +25,10 @@ namespace mx = mlx::core;
  * gradient recomputes the states from a few stored ones; there is no second
  * derivative.
  *
+ * With ``cu_seqlens``, each sequence begins with zeros, except for the first
+ * one, which begins with the state; ``last`` is the state of the last sequence
+ * with steps.
+ *
  * Arguments:
  *
  * - ``q`` (B, T, Hk, Dk): Queries, with ``Dk`` up to 256.
@@ -36,6 +40,10 @@ namespace mx = mlx::core;
  * - ``state`` (B, Hv, Dv, Dk): The state before the first step; zeros by
  *   default.
  * - ``mask`` (B, T): True for the steps to compute; all by default.
+ * - ``cu_seqlens`` (N,): The starts of contiguous sequences and the end of the
+ *   last one, ascending, for all rows of the batch. Steps before the first
+ *   start and after the end are not read; they yield 0. The numbers are not
+ *   checked: if they do not ascend, the sequences are unspecified.
  *
  * Returns, in this order:
  *
@@ -50,6 +58,7 @@ MLXOPS_API std::vector<mx::array> gated_delta(
     const mx::array& beta,
     const std::optional<mx::array>& state = std::nullopt,
     const std::optional<mx::array>& mask = std::nullopt,
+    const std::optional<mx::array>& cu_seqlens = std::nullopt,
     mx::StreamOrDevice s = {});
 
 } // namespace mlxops

@@ -21,6 +21,7 @@ MLXOPS_API std::vector<mx::array> gated_delta_vjp(
     const mx::array& beta,
     const std::optional<mx::array>& state,
     const std::optional<mx::array>& mask,
+    const std::optional<mx::array>& cu_seqlens,
     const mx::array& grad_y,
     const mx::array& grad_last,
     int block,

@@ -23,6 +23,7 @@ CASES = [
     case(mlxops.special.digamma, {'x': {'values': [-0.5, -1.3, -2.7, -4.4, -7.25]}}),
     case(mlxops.nn.gated_delta, {'q': {'shape': [2, 5, 1, 3]}, 'k': {'shape': [2, 5, 1, 3]}, 'v': {'shape': [2, 5, 2, 4]}, 'g': {'shape': [2, 5, 2], 'low': 0.5, 'high': 1.0}, 'beta': {'shape': [2, 5, 2], 'low': 0, 'high': 1.0}, 'state': None, 'mask': None}),
     case(mlxops.nn.gated_delta, {'q': {'shape': [1, 6, 2, 5]}, 'k': {'shape': [1, 6, 2, 5]}, 'v': {'shape': [1, 6, 2, 3]}, 'g': {'shape': [1, 6, 2, 5], 'low': 0.5, 'high': 1.0}, 'beta': {'shape': [1, 6, 2], 'low': 0, 'high': 1.0}, 'state': {'shape': [1, 2, 3, 5]}, 'mask': {'values': [[False, True, True, False, True, True]], 'dtype': 'bool_'}}),
+    case(mlxops.nn.gated_delta, {'q': {'shape': [1, 6, 1, 3]}, 'k': {'shape': [1, 6, 1, 3]}, 'v': {'shape': [1, 6, 1, 2]}, 'g': {'shape': [1, 6, 1], 'low': 0.5, 'high': 1.0}, 'beta': {'shape': [1, 6, 1], 'low': 0, 'high': 1.0}, 'state': {'shape': [1, 1, 2, 3]}, 'cu_seqlens': {'values': [1, 3, 5]}}),
     case(mlxops.nn.embedding_bag, {'weight': {'shape': [5, 3]}, 'indices': {'values': [[0, 2], [4, 4], [2, 1]], 'dtype': 'int32'}}),
     case(mlxops.nn.embedding_bag, {'weight': {'shape': [5, 6]}, 'indices': {'values': [0, 2, 4, 4, 2, 7], 'dtype': 'int32'}, 'offsets': {'values': [0, 2, 2, 5], 'dtype': 'int32'}, 'per_sample_weights': {'shape': [6]}, 'mode': 'sum'}),
     case(mlxops.nn.embedding_bag, {'weight': {'values': [[0.5, 1.0], [-2.0, 3.0], [4.0, 0.25]]}, 'indices': {'values': [[0, 2], [1, 1], [2, 1]], 'dtype': 'int32'}, 'mode': 'max'}),

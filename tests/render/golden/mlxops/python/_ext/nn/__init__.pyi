@@ -14,7 +14,7 @@ __all__ = [
     "embedding_bag",
 ]
 
-def gated_delta(q: scalar | array, k: scalar | array, v: scalar | array, g: scalar | array, beta: scalar | array, state: scalar | array | None = None, mask: scalar | array | None = None, *, stream: StreamOrDevice = None) -> tuple[array, array]:
+def gated_delta(q: scalar | array, k: scalar | array, v: scalar | array, g: scalar | array, beta: scalar | array, state: scalar | array | None = None, mask: scalar | array | None = None, cu_seqlens: scalar | array | None = None, *, stream: StreamOrDevice = None) -> tuple[array, array]:
     """
     The gated delta rule over time.
 
@@ -29,6 +29,9 @@ def gated_delta(q: scalar | array, k: scalar | array, v: scalar | array, g: scal
     state is float32 (float64 with float64 inputs). The gradient recomputes the states from a few
     stored ones; there is no second derivative.
 
+    With ``cu_seqlens``, each sequence begins with zeros, except for the first one, which begins with the
+    state; ``last`` is the state of the last sequence with steps.
+
     Args:
         q (array of shape (B, T, Hk, Dk)): Queries, with ``Dk`` up to 256.
         k (array of shape (B, T, Hk, Dk)): Keys.
@@ -40,6 +43,10 @@ def gated_delta(q: scalar | array, k: scalar | array, v: scalar | array, g: scal
           zeros by default.
         mask (array of shape (B, T), optional): True for the steps to compute; all by
           default.
+        cu_seqlens (array of shape (N,), optional): The starts of contiguous sequences and
+          the end of the last one, ascending, for all rows of the batch. Steps before the
+          first start and after the end are not read; they yield 0. The numbers are not
+          checked: if they do not ascend, the sequences are unspecified.
 
     Returns:
         tuple[array, array]: y of shape (B, T, Hv, Dv): The results for the queries; last of
