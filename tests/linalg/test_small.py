@@ -254,7 +254,8 @@ def test_not_positive_definite(dtype):
     a[30, 5, 5] = np.nan
     a[31, 4, 2] = np.nan
     a[32] = 0
-    bad = [5, 17, 30, 31, 32]
+    a[33] = np.diag([1.0, 1, 1, 1, 1, 0])
+    bad = [5, 17, 30, 31, 32, 33]
     wanted = np.linalg.cholesky(np.delete(a, bad, 0))
     for upper in (False, True):
         x = np.swapaxes(a, 1, 2) if upper else a
