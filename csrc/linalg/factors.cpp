@@ -12,8 +12,8 @@
 #include "mlxops/lu_rows.h"
 #define MLXOPS_LU_ROWS
 #endif
-#if __has_include("mlxops/qr.h")
-#include "mlxops/qr.h"
+#if __has_include("mlxops/qr_by_lapack.h")
+#include "mlxops/qr_by_lapack.h"
 #define MLXOPS_QR
 #endif
 
@@ -56,7 +56,7 @@ void LuRows::eval_cpu(
 #endif
 
 #ifdef MLXOPS_QR
-void Qr::eval_cpu(
+void QrByLapack::eval_cpu(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
   if (inputs[0].size() == 0) {
