@@ -8,7 +8,7 @@ from nn import losses
 from nn.losses import EPSILON
 from ops.accuracy import INTEGERS, draw, name
 
-from mlxgen.testing import LAYOUTS, to_numpy
+from mlxgen.testing import LAYOUTS, gradcheck, to_numpy
 
 OPTIONS = {
     "plain": {},
@@ -201,14 +201,53 @@ def test_compile():
         np.testing.assert_allclose(compiled(*args), loss_and_grad(*args)[1], 1e-6, 1e-7)
 
 
-def test_once_differentiable():
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"reduction": "none", "z_loss": 0.3},
+        {"label_smoothing": 0.2, "weight": mx.array([0.5, 2.0, 1.0, 0.0, 3.0])},
+        {"logit_softcap": 2.0, "z_loss": 0.1, "label_smoothing": 0.1},
+        {
+            "row_weight": mx.array([0.5, 0.0, 2.0, 1.0]),
+            "weight": mx.array([0.5, 2.0, 1.0, 0.0, 3.0]),
+        },
+    ],
+)
+def test_second_derivatives(options):
+    logits, _, _ = inputs(mx.float64, (4, 5))
+    targets = mx.array([2, 0, -100, 4])
+    gradcheck(
+        lambda x: mlxops.nn.cross_entropy(x, targets, **options), logits, checks=("second", "jvp")
+    )
+
+
+def test_second_derivatives_at_infinite_logits_and_other_targets():
+    logits, _, _ = inputs(mx.float64, (2, 4))
+    none = mx.full((2, 1), -mx.inf, mx.float64)
+    wider = mx.concatenate([logits, none], axis=1)
+
+    def second(x, targets):
+        def size(x):
+            return mx.square(mx.grad(mlxops.nn.cross_entropy)(x, mx.array(targets))).sum()
+
+        return np.array(mx.grad(size)(x))
+
+    got = second(wider, [1, 3])
+    np.testing.assert_allclose(got[:, :4], second(logits, [1, 3]), 1e-12)
+    assert not got[:, 4].any()
+    assert np.isnan(second(logits, [1, 7])[1]).all()
+
+
+def test_twice_differentiable():
     logits, _, targets = inputs(mx.float32, (2, 4))
 
-    def of_gradient(x):
-        return (mx.grad(lambda x: mlxops.nn.cross_entropy(x, mx.array(targets)))(x) ** 2).sum()
+    def derivative(of):
+        return lambda x: mx.square(mx.grad(of)(x)).sum()
 
-    with pytest.raises(ValueError, match=r"cross_entropy_rows_vjp\] Not differentiable"):
-        mx.grad(of_gradient)(logits)
+    third = derivative(derivative(lambda x: mlxops.nn.cross_entropy(x, mx.array(targets))))
+    with pytest.raises(ValueError, match=r"cross_entropy_rows_second\] Not differentiable"):
+        mx.grad(third)(logits)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
