@@ -491,8 +491,28 @@ def test_it_is_mlx_attention():
     q, k, v = inputs(mx.float32, size=64, width=64)
     theirs = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125, mask="causal")
     np.testing.assert_allclose(
-        mlxops.nn.attention(q, k, v, scale=0.125, causal=True), theirs, atol=2e-6
+        mlxops.nn.attention(q, k, v, scale=0.125, mask="causal"), theirs, atol=2e-6
     )
+
+
+def test_causal_as_a_mask():
+    """It is the argument ``causal``, next to all other options and in gradients."""
+    arrays = inputs(mx.float32, 1, queries=7)
+    starts = mx.array([0, 3, 7])
+
+    def run(**options):
+        def loss(*arrays):
+            y = mlxops.nn.attention(*arrays, scale=0.3, window=2, cu_seqlens=starts, **options)
+            return y.square().sum(), y
+
+        (_, y), grads = mx.value_and_grad(loss, (0, 1, 2))(*arrays)
+        return y, *grads
+
+    wanted = run(causal=True)
+    for options in ({"mask": "causal"}, {"mask": "causal", "causal": True}):
+        for got, expected in zip(run(**options), wanted, strict=True):
+            assert mx.array_equal(got, expected)
+    assert not mx.array_equal(run()[0], wanted[0])
 
 
 @pytest.mark.skipif(metal_backend() == "emulation", reason="16 million scores take a minute")
@@ -527,6 +547,7 @@ def test_once_differentiable():
         ({"k": (3, 2, 7, 8), "v": (3, 2, 7, 8)}, r"k must be \(B, "),
         ({"mask": (5, 6)}, r"mask must be broadcast to \(B, H, Lq, Lk\)"),
         ({"mask": (1, 2, 4, 5, 7)}, "at most 4 axes"),
+        ({"mask": "casual"}, "mask must be an array or one of 'causal', got 'casual'"),
         ({"mask": mx.zeros((5, 7), mx.int32)}, "mask must be bools or floating"),
         ({"mask": mx.zeros((5, 7), mx.complex64)}, "mask must be bools or floating"),
         ({"sinks": (3,)}, r"sinks must be \(H,\)"),
