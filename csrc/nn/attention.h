@@ -330,10 +330,12 @@ struct Backward {
   const In<T>& grad;
   const In<A>& lse;
   const In<A>& delta;
+  bool of_products = true; // of scores as products of q and k, not with masks
   std::vector<A> p = std::vector<A>(
       std::min(query_block, scores.queries) * std::min(key_block, scores.keys));
   std::vector<A> ds = p;
-  std::vector<A> slope = scores.softcap != 0 ? p : std::vector<A>();
+  std::vector<A> slope =
+      of_products && scores.softcap != 0 ? p : std::vector<A>();
 
   void compute(
       int64_t b,
@@ -357,7 +359,7 @@ struct Backward {
             m,
             lse[row],
             delta[row],
-            scores.scale);
+            of_products ? scores.scale : A(1));
       });
     }
   }
@@ -611,6 +613,100 @@ void attention_vjp_keys(
     }
   };
   mlxgen::share(scores.batch * scores.key_heads * blocks, cost, part);
+}
+
+/**
+ * The gradient with respect to an additive mask: the scores' cotangents, summed
+ * over the axes along which the mask is broadcast. `out` is (parts, *mask);
+ * each part sums over its share of the broadcast blocks.
+ */
+template <typename T>
+void attention_vjp_mask_parts(
+    In<T> q,
+    In<T> k,
+    In<T> v,
+    In<int32_t> segments,
+    In<T> mask,
+    In<bool> seen,
+    In<T> cotangent,
+    In<accum_t<T>> lse,
+    In<accum_t<T>> delta,
+    double scale,
+    double softcap,
+    bool causal,
+    int window,
+    int parts,
+    Out<accum_t<T>> out) {
+  using namespace flash;
+  using A = accum_t<T>;
+  Scores<T> scores{
+      q, k, segments, mask, seen, A(scale), A(softcap), causal, window};
+  int64_t rows = mask.dim(2), columns = mask.dim(3);
+  int64_t query_blocks = (scores.queries + query_block - 1) / query_block;
+  int64_t key_blocks = (scores.keys + key_block - 1) / key_block;
+  // All blocks, along axes of the mask or along those that it is broadcast to.
+  int64_t all[] = {scores.batch, scores.heads, query_blocks, key_blocks};
+  int64_t own[4], others[4], tiles = 1, count = 1;
+  for (int i = 0; i < 4; ++i) {
+    bool broadcast = mask.dim(i) == 1;
+    own[i] = broadcast ? 1 : all[i];
+    others[i] = broadcast ? all[i] : 1;
+    tiles *= own[i];
+    count *= others[i];
+  }
+  int64_t cost =
+      query_block * key_block * (scores.size + v.dim(3)) * (count / parts + 1);
+  auto part = [&](int64_t from, int64_t to) {
+    Backward<T> backward{scores, v, cotangent, lse, delta, false};
+    int64_t height = std::min(query_block, scores.queries);
+    int64_t pitch = std::min(key_block, scores.keys);
+    std::vector<A> sums(height * pitch);
+    std::vector<A> row(columns == 1 ? 1 : pitch);
+    for (int64_t task = from; task < to; ++task) {
+      int64_t number = task / tiles;
+      std::fill(sums.begin(), sums.end(), A(0));
+      int64_t at[4]; // the block
+      for (int64_t other = count * number / parts;
+           other < count * (number + 1) / parts;
+           ++other) {
+        int64_t tile = task % tiles, rest = other;
+        for (int i = 3; i >= 0; --i) {
+          at[i] = tile % own[i] + rest % others[i];
+          tile /= own[i];
+          rest /= others[i];
+        }
+        int64_t query = at[2] * query_block, key = at[3] * key_block;
+        int64_t n = std::min(query_block, scores.queries - query);
+        int64_t m = std::min(key_block, scores.keys - key);
+        if (!scores.meet(query, n, key, m)) {
+          continue;
+        }
+        backward.compute(at[0], at[1], query, n, key, m);
+        for (int64_t i = 0; i < n; ++i) {
+          for (int64_t j = 0; j < m; ++j) {
+            sums[i * pitch + j] += backward.ds[i * m + j];
+          }
+        }
+      }
+      int64_t tile = task % tiles;
+      int64_t column = tile % own[3] * key_block;
+      int64_t first = tile / own[3] % own[2] * query_block;
+      int64_t head = tile / own[3] / own[2]; // of all elements of the batch
+      int64_t width = std::min<int64_t>(row.size(), columns - column);
+      for (int64_t i = 0; i < (rows == 1 ? 1 : std::min(height, rows - first));
+           ++i) {
+        std::fill(row.begin(), row.end(), A(0));
+        for (int64_t line = i; line < (rows == 1 ? height : i + 1); ++line) {
+          for (int64_t j = 0; j < pitch; ++j) {
+            row[columns == 1 ? 0 : j] += sums[line * pitch + j];
+          }
+        }
+        int64_t line = (number * own[0] * own[1] + head) * rows + first + i;
+        std::copy_n(row.data(), width, out.data + line * columns + column);
+      }
+    }
+  };
+  mlxgen::share(parts * tiles, cost, part);
 }
 
 } // namespace mlxops::cpu

@@ -12,7 +12,10 @@ EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-22, mx.float6
 
 
 def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, softcap):
-    """Return the result and the gradients of q, k, v and sinks, with all scores in memory."""
+    """Return the result and the gradients of q, k, v, a mask of numbers and sinks.
+
+    All scores are in memory.
+    """
     heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
     group = heads // k.shape[1]
     k, v = (np.repeat(x, group, axis=1) for x in (k, v))
@@ -44,13 +47,23 @@ def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, so
     dp[..., :keys] = cotangent @ v.swapaxes(-1, -2)
     ds = p * (dp - (p * dp).sum(-1, keepdims=True))
     grad_sinks = None if sinks is None else ds[..., keys].sum((0, 2))
+    grad_mask = None
+    if mask is not None and mask.dtype != bool:
+        grad_mask = sum_to(ds[..., :keys], mask.shape)
     p, ds = p[..., :keys], ds[..., :keys] * slope * scale
 
     def of_groups(x):
         return x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2)
 
     grad_k = of_groups(ds.swapaxes(-1, -2) @ q)
-    return p @ v, ds @ k, grad_k, of_groups(p.swapaxes(-1, -2) @ cotangent), grad_sinks
+    grads = ds @ k, grad_k, of_groups(p.swapaxes(-1, -2) @ cotangent), grad_mask, grad_sinks
+    return p @ v, *(x for x in grads if x is not None)
+
+
+def sum_to(x, shape):
+    """Undo the broadcasting of an array of this shape."""
+    x = x.sum(tuple(range(x.ndim - len(shape))))
+    return x.sum(tuple(i for i, n in enumerate(shape) if n == 1), keepdims=True)
 
 
 def inputs(dtype, batch=2, heads=4, key_heads=2, queries=5, keys=7, size=8, width=8):
@@ -68,18 +81,20 @@ def check(arrays, mask=None, sinks=None, cu_seqlens=None, gradients=True, **opti
     if mask is not None and mask.dtype == mx.bool_:
         others[0] = others[0].astype(bool)
     expected = exact(*map(to_numpy, arrays), *others, *options.values())
-    trained = [*arrays] if sinks is None else [*arrays, sinks]
+    numbers = mask is not None and mask.dtype != mx.bool_
+    trained = [*arrays, *[mask] * numbers, *([] if sinks is None else [sinks])]
 
-    def call(q, k, v, sinks=sinks):
-        return mlxops.nn.attention(q, k, v, mask, sinks, cu_seqlens, **options)
+    def call(q, k, v, *more):
+        bias, *last = (more if numbers else (mask, *more)) or (None,)
+        return mlxops.nn.attention(q, k, v, bias, *(last or [None]), cu_seqlens, **options)
 
     got = call(*trained)
     assert got.dtype == dtype
     close(got, expected[0], dtype)
     if gradients:
-        numbers = tuple(range(len(trained)))
-        grads = mx.grad(lambda *x: (call(*x) * cotangent).sum(), argnums=numbers)(*trained)
-        for got, wanted in zip(grads, expected[1:], strict=False):
+        argnums = tuple(range(len(trained)))
+        grads = mx.grad(lambda *x: (call(*x) * cotangent).sum(), argnums)(*trained)
+        for got, wanted in zip(grads, expected[1:], strict=True):
             close(got, wanted, dtype)
 
 
@@ -137,6 +152,127 @@ def test_masks(shape):
     arrays = inputs(mx.float32)
     check(arrays, draw(mx.float32, shape, seed=4)[0], causal=True)
     check(arrays, mx.array(np.random.default_rng(5).uniform(size=shape) < 0.7))
+
+
+# More blocks than one along all axes, on either backend, and remainders of all of them.
+@pytest.mark.parametrize(
+    "shape", [(100, 140), (140,), (100, 1), (1,), (2, 1, 140), (3, 1, 100, 1)], ids=str
+)
+def test_gradients_of_masks(shape):
+    arrays = inputs(mx.float32, 3, 2, 1, 100, 140, 4, 4)
+    check(arrays, draw(mx.float32, shape, seed=4)[0], causal=True)
+
+
+def test_gradients_of_masks_in_all_dtypes(dtype):
+    """With all other options: -inf, softcap, window and sinks."""
+    mask, sinks = draw(dtype, (4, 5, 7), seed=4)[0], draw(dtype, (4,), seed=6)[0]
+    mask[:, :, 3] = mask[1, 2] = mask[2, 0, 5] = -mx.inf
+    check(inputs(dtype), mask, sinks, softcap=1.5, window=4)
+
+
+def test_gradients_of_masks_in_sequences():
+    arrays = inputs(mx.float32, 1, queries=7)
+    check(arrays, draw(mx.float32, (7, 7), seed=4)[0], cu_seqlens=mx.array([1, 3, 6]))
+
+
+@pytest.mark.parametrize("shape", MASKS, ids=str)
+def test_gradients_of_masks_are_those_of_mlx(shape):
+    arrays = [*inputs(mx.float32), draw(mx.float32, shape, seed=4)[0]]
+    arrays.append(draw(mx.float32, arrays[0].shape, -1, 1, seed=9)[0])
+
+    def gradient(function, q, k, v, mask, cotangent):
+        def call(mask):
+            return function(q, k, v, scale=0.3, mask=mask)
+
+        return mx.vjp(call, [mask], [cotangent])[1][0]
+
+    got = gradient(mlxops.nn.attention, *arrays)
+    with mx.stream(mx.cpu):
+        doubles = [x.astype(mx.float64) for x in arrays]
+        wanted = to_numpy(gradient(mx.fast.scaled_dot_product_attention, *doubles))
+    close(got, wanted, mx.float32)
+
+
+def test_gradients_of_masks_by_differences():
+    with mx.stream(mx.cpu):
+        q, k, v = inputs(mx.float64)
+        mask, step = to_numpy(draw(mx.float64, (4, 1, 7), seed=4)[0]), 1e-5
+
+        def loss(mask):
+            return mlxops.nn.attention(q, k, v, mask, scale=0.3, softcap=2.0).square().sum()
+
+        got = to_numpy(mx.grad(loss)(mx.array(mask, mx.float64)))
+        for at in np.ndindex(mask.shape):
+            ends = [mask.copy(), mask.copy()]
+            ends[0][at] -= step
+            ends[1][at] += step
+            low, high = (loss(mx.array(end, mx.float64)).item() for end in ends)
+            assert got[at] == pytest.approx((high - low) / (2 * step), rel=1e-7, abs=1e-8)
+
+
+def test_gradients_of_masks_repeat_and_are_optional(request):
+    """They are the same in each run; without them, their kernel does not run."""
+    q, k, v = inputs(mx.float32, 3, 2, 1, 40, 40)
+    mask = draw(mx.float32, (40, 1), seed=4)[0]
+
+    def loss(q, mask):
+        return mlxops.nn.attention(q, k, v, mask, scale=0.3).square().sum()
+
+    first, again = (mx.grad(loss, 1)(q, mask) for _ in range(2))
+    assert mx.array_equal(first, again)
+    if metal_backend() == "emulation":
+        launches = request.getfixturevalue("metal_launches")
+        mx.eval(mx.grad(loss, 1)(q, mask))
+        assert "attention_vjp_mask_parts_float32" in launches()
+        mx.eval(mx.grad(loss, 0)(q, mask))
+        assert "attention_vjp_mask_parts_float32" not in launches()
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf], ids=str)
+def test_gradients_of_masks_for_hidden_keys(poison):
+    """A key and value that no query sees change nothing; those that some see, only their rows."""
+    q, k, v = inputs(mx.float32)
+    mask = to_numpy(draw(mx.float32, (5, 7), seed=4)[0])
+    mask[:, 5] = mask[1, 2] = -np.inf
+
+    def gradient(k, v):
+        def loss(mask):
+            return mlxops.nn.attention(q, k, v, mask, scale=0.3).square().sum()
+
+        return to_numpy(mx.grad(loss)(mx.array(mask)))
+
+    wanted = gradient(k, v)
+    assert not wanted[:, 5].any() and wanted[1, 2] == 0
+    k[:, :, 5] = v[:, :, 5] = poison
+    np.testing.assert_array_equal(gradient(k, v), wanted)
+    v[:, :, 2] = poison
+    got = gradient(k, v)
+    np.testing.assert_array_equal(got[1], wanted[1])
+    assert np.isnan(got[0, :5]).all() and not got[:, 5].any()
+
+
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0)], ids=str)
+def test_gradients_of_masks_without_pairs(sizes):
+    q, k, v = inputs(mx.float32, queries=sizes[0], keys=sizes[1])
+    for shape in (sizes, (1, 1), (4, 1, 1), (2, 1, *sizes)):
+        mask = mx.ones(shape)
+        got = mx.grad(lambda mask: mlxops.nn.attention(q, k, v, mask, scale=1.0).sum())(mask)
+        assert got.shape == shape and not mx.any(got)
+
+
+def test_gradients_of_masks_under_vmap():
+    q, k, v = inputs(mx.float32)
+    masks = draw(mx.float32, (3, 4, 1, 7), seed=4)[0]
+
+    def loss(mask):
+        return mlxops.nn.attention(q, k, v, mask, scale=0.3).square().sum()
+
+    gradient = mx.grad(loss)
+
+    expected = mx.stack([gradient(mask) for mask in masks])
+    np.testing.assert_allclose(mx.vmap(gradient)(masks), expected, atol=1e-6)
+    turned = mx.vmap(gradient, in_axes=3)(mx.moveaxis(masks, 0, 3))
+    np.testing.assert_allclose(turned, expected, atol=1e-6)
 
 
 def test_masks_of_other_dtypes_do_not_widen():
@@ -405,6 +541,10 @@ WITH = {
     "causal window": {"causal": True, "window": 2},
     "bools": {"mask": lambda n: mx.arange(n["Lq"] * n["Lk"]).reshape(n["Lq"], -1) % 3 > 0},
     "numbers": {"mask": lambda n: draw(mx.float32, (n["H"], 1, n["Lk"]), seed=4)[0]},
+    "numbers with gradients": {"mask": lambda n: draw(mx.float32, (n["H"], 1, n["Lk"]), seed=4)[0]},
+    "all axes with gradients": {
+        "mask": lambda n: draw(mx.float32, (n["B"], n["H"], n["Lq"], n["Lk"]), seed=4)[0]
+    },
     "sinks": {"sinks": lambda n: draw(mx.float32, (n["H"],), seed=6)[0], "causal": True},
     "sequences": {"cu_seqlens": lambda n: mx.array([0, 2, *range(4, 8)][: n["N"]]), "window": 3},
 }
@@ -423,7 +563,7 @@ def test_shapeless_compile(way):
         return cotangent, *arrays, *(make(n) for make in optional.values())
 
     def call(cotangent, *arrays):
-        trained = 4 if way == "sinks" else 3
+        trained = 4 if way == "sinks" or "gradients" in way else 3
 
         def forward(*trained):
             others = dict(zip(optional, (*trained[3:], *arrays[len(trained) :]), strict=True))
@@ -444,7 +584,9 @@ def test_shapeless_compile(way):
         given = arguments({**lengths, **change})
         for got, wanted in zip(compiled(*given), call(*given), strict=True):
             assert got.shape == wanted.shape
-            np.testing.assert_array_equal(got, wanted)
+            # A mask's gradient has as many parts as for the traced shapes.
+            atol = 1e-6 if "gradients" in way else 0
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
 
 
 def test_shapeless_compile_refuses_what_does_not_fit():

@@ -466,8 +466,8 @@ template <typename T>
 }
 
 /**
- * Compute probabilities and the scores' cotangents, times scale, from scores
- * and the products of cotangents and values.
+ * Compute probabilities and the scores' cotangents from scores and the products
+ * of cotangents and values; with `of_products`, the cotangents of q k^T.
  */
 template <typename T>
 inline void cotangents(
@@ -477,6 +477,7 @@ inline void cotangents(
     int query,
     int key,
     bool transposed,
+    bool of_products,
     device const float* lse,
     device const float* delta) {
   for (int i = 0; i < 2; ++i) {
@@ -488,7 +489,8 @@ inline void cotangents(
     float d = 0;
     if (score != -INFINITY) {
       e = precise::exp(score - lse[at]);
-      d = e * (ds.thread_elements()[i] - delta[at]) * scores.scale * slope;
+      d = e * (ds.thread_elements()[i] - delta[at]);
+      d = of_products ? d * scores.scale * slope : d;
     }
     p.thread_elements()[i] = e;
     ds.thread_elements()[i] = d;
@@ -583,6 +585,7 @@ template <typename T>
             query + thread_.row,
             key + j * 8 + thread_.column,
             false,
+            true,
             lse + row,
             delta + row);
       }
@@ -708,6 +711,7 @@ template <typename T>
               query + j * 8 + thread_.column,
               key + thread_.row,
               true,
+              true,
               lse + row,
               delta + row);
         }
@@ -746,4 +750,156 @@ template <typename T>
   size_t row = (size_t(b) * key_heads + key_head) * keys + key;
   store(sums_k, 1.0f, grad_k + row * size, keys - key, size, column, thread_);
   store(sums_v, 1.0f, grad_v + row * width, keys - key, width, column, thread_);
+}
+
+/**
+ * For a block of the mask: the gradient with respect to an additive mask,
+ * summed over a part of the blocks along axes that the mask is broadcast to.
+ * `out` is (parts, Mb, Mh, Mq, Mk).
+ */
+template <typename T>
+[[kernel, max_total_threads_per_threadgroup(128)]] void
+attention_vjp_mask_parts(
+    device const T* q [[buffer(0)]],
+    device const T* k [[buffer(1)]],
+    device const T* v [[buffer(2)]],
+    device const int* segments [[buffer(3)]],
+    device const T* mask [[buffer(4)]],
+    device const bool* seen [[buffer(5)]],
+    device const T* cotangent [[buffer(6)]],
+    device const float* lse [[buffer(7)]],
+    device const float* delta [[buffer(8)]],
+    device float* out [[buffer(9)]],
+    constant bool& has_segments [[buffer(10)]],
+    constant bool& has_seen [[buffer(11)]],
+    constant float& scale [[buffer(12)]],
+    constant float& softcap [[buffer(13)]],
+    constant bool& causal [[buffer(14)]],
+    constant int& window [[buffer(15)]],
+    constant int& parts [[buffer(16)]],
+    constant int& batch [[buffer(17)]],
+    constant int& queries [[buffer(18)]],
+    constant int& keys [[buffer(19)]],
+    constant int& size [[buffer(20)]],
+    constant int& width [[buffer(21)]],
+    constant int& heads [[buffer(22)]],
+    constant int& key_heads [[buffer(23)]],
+    constant const int* mask_shape [[buffer(24)]],
+    constant const int* seen_shape [[buffer(25)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float a_block[block * pitch];
+  threadgroup float b_block[block * pitch];
+  Thread thread_(index, simdgroup, lane);
+  Mask mask_at(true, mask_shape);
+  Mask seen_at(has_seen, seen_shape);
+  // All blocks, along axes of the mask or along those that it is broadcast to.
+  int all[] = {
+      batch, heads, (queries + block - 1) / block, (keys + block - 1) / block};
+  int own[4];
+  int others[4];
+  long count = 1;
+  for (int i = 0; i < 4; ++i) {
+    bool broadcast = mask_shape[i] == 1;
+    own[i] = broadcast ? 1 : all[i];
+    others[i] = broadcast ? all[i] : 1;
+    count *= others[i];
+  }
+  int part = int(group.z);
+  Tile sums[tiles];
+  for (int j = 0; j < tiles; ++j) {
+    sums[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
+  for (long other = count * part / parts; other < count * (part + 1) / parts;
+       ++other) {
+    int at[4]; // the block
+    int tile = int(group.y);
+    long rest = other;
+    for (int i = 3; i >= 0; --i) {
+      at[i] = tile % own[i] + int(rest % others[i]);
+      tile /= own[i];
+      rest /= others[i];
+    }
+    int b = at[0];
+    int h = at[1];
+    int query = at[2] * block;
+    int key = at[3] * block;
+    int key_head = h / (heads / key_heads);
+    size_t row = (size_t(b) * heads + h) * queries;
+    Scores<T> scores = {
+        queries,
+        keys,
+        scale,
+        softcap,
+        causal,
+        min(window, queries + keys),
+        has_segments,
+        segments,
+        mask_at,
+        mask + mask_at.at(b, h),
+        seen_at,
+        seen + seen_at.at(b, h)};
+    if (!scores.meet(query, key, thread_)) {
+      continue;
+    }
+    Tile p[tiles];
+    Tile ds[tiles];
+    products(
+        p,
+        rows(q, b, heads, h, queries, query, size),
+        rows(k, b, key_heads, key_head, keys, key, size),
+        a_block,
+        b_block,
+        thread_);
+    products(
+        ds,
+        rows(cotangent, b, heads, h, queries, query, width),
+        rows(v, b, key_heads, key_head, keys, key, width),
+        a_block,
+        b_block,
+        thread_);
+    for (int j = 0; j < tiles; ++j) {
+      cotangents(
+          p[j],
+          ds[j],
+          scores,
+          query + thread_.row,
+          key + j * 8 + thread_.column,
+          false,
+          false,
+          lse + row,
+          delta + row);
+      for (int i = 0; i < 2; ++i) {
+        sums[j].thread_elements()[i] += ds[j].thread_elements()[i];
+      }
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (int j = 0; j < tiles; ++j) {
+    simdgroup_store(
+        sums[j], a_block + thread_.simdgroup * 8 * pitch + j * 8, pitch);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  int tile = int(group.y);
+  int column = tile % own[3] * block;
+  int row = tile / own[3] % own[2] * block;
+  int head = tile / own[3] / own[2]; // of all elements of the batch
+  int across = mask_shape[3] == 1 ? block : 1; // elements of a sum
+  int down = mask_shape[2] == 1 ? block : 1;
+  size_t to = (size_t(part) * own[0] * own[1] + head) * mask_shape[2] + row;
+  for (int i = thread_.index; i < block * block; i += 4 * 32) {
+    int below = i / block;
+    int beside = i % block;
+    if (row + below < mask_shape[2] && column + beside < mask_shape[3]) {
+      float sum = 0;
+      for (int y = 0; y < down; ++y) {
+        for (int x = 0; x < across; ++x) {
+          sum += a_block[(below + y) * pitch + beside + x];
+        }
+      }
+      out[(to + below) * mask_shape[3] + column + beside] = sum;
+    }
+  }
 }
