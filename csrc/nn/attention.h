@@ -61,7 +61,7 @@ struct Scores {
   const In<T>& q; // (batch, heads, queries, size)
   const In<T>& k; // (batch, key heads, keys, size)
   const In<int32_t>&
-      segments; // (2, queries): the first key, and the one after the last
+      segments; // (3, queries): the first key, the one after the last, own()
   const In<T>& mask; // added to scores; its axes may have size 1
   const In<bool>& seen; // likewise, selects the visible pairs
   A scale;
@@ -144,7 +144,7 @@ struct Scores {
  private:
   /** The key at the position of the query. */
   int64_t own(int64_t query) const {
-    return query + keys - queries;
+    return segments ? segments[2 * queries + query] : query + keys - queries;
   }
 
   /** A mask's element. */
@@ -368,20 +368,32 @@ struct Backward {
 } // namespace flash
 
 /**
- * The first key of each query's own sequence, and the key after its last; empty
- * before the first sequence and after the last. `starts` must ascend; otherwise
- * the keys are unspecified, but the same as on Metal.
+ * For each query, of its own sequence: the first key, the key after the last,
+ * and the key at the query's position if the last query and key have the same
+ * one. A query before the first sequence or after the last has no keys.
+ * `key_starts` is `starts` if it is absent. Both must ascend; otherwise the
+ * keys are unspecified, but the same as on Metal.
  */
 template <typename T>
-void attention_segments(In<int32_t> starts, In<T> q, Out<int32_t> out) {
-  int64_t queries = q.dim(2);
+void attention_segments(
+    In<int32_t> starts,
+    In<int32_t> key_starts,
+    In<T> q,
+    In<T> k,
+    Out<int32_t> out) {
+  int64_t queries = q.dim(2), keys = k.dim(2);
   const int32_t* begin = starts.data;
   const int32_t* end = begin + starts.size();
+  const int32_t* key_begin = key_starts ? key_starts.data : begin;
   for (int64_t i = 0; i < queries; ++i) {
     const int32_t* next = std::upper_bound(begin, end, i);
     bool inside = next != begin && next != end;
-    out[i] = inside ? next[-1] : 0;
-    out[queries + i] = inside ? *next : 0;
+    const int32_t* next_key = key_begin + (next - begin);
+    int64_t own = inside ? i - *next + *next_key : 0;
+    out[i] = inside ? next_key[-1] : 0;
+    out[queries + i] = inside ? *next_key : 0;
+    out[2 * queries + i] =
+        static_cast<int32_t>(std::clamp(own, -queries, keys));
   }
 }
 

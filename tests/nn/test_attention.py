@@ -29,13 +29,12 @@ def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, so
     i = np.arange(queries)[:, None] + keys - queries
     j = np.arange(keys)[None]
     seen = np.ones((queries, keys), bool)
+    if cu_seqlens is not None:
+        i, seen = own_sequence(*cu_seqlens, queries, keys)
     if causal:
         seen &= j <= i
     if window is not None:
         seen &= (i - j < window) & (j - i < window)
-    if cu_seqlens is not None:
-        ids = np.searchsorted(cu_seqlens, np.arange(keys), side="right")
-        seen &= (ids[:, None] == ids[None]) & ((ids > 0) & (ids < len(cu_seqlens)))[:, None]
     scores = np.where(seen, scores, -np.inf)
     if sinks is not None:  # as an additional key, whose value is 0
         scores = np.append(scores, np.broadcast_to(sinks[:, None, None], (*q.shape[:3], 1)), -1)
@@ -60,6 +59,17 @@ def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, so
     return p @ v, *(x for x in grads if x is not None)
 
 
+def own_sequence(starts, key_starts, queries, keys):
+    """Return the key at each query's position, (queries, 1), and the keys of its own sequence."""
+    own, seen = np.zeros((queries, 1)), np.zeros((queries, keys), bool)
+    ends = zip(starts[:-1], starts[1:], key_starts[:-1], key_starts[1:], strict=True)
+    for first, end, first_key, end_key in ends:
+        rows = slice(max(first, 0), max(end, 0))
+        seen[rows, max(first_key, 0) : max(end_key, 0)] = True
+        own[rows, 0] = np.arange(queries)[rows] + end_key - end
+    return own, seen
+
+
 def sum_to(x, shape):
     """Undo the broadcasting of an array of this shape."""
     x = x.sum(tuple(range(x.ndim - len(shape))))
@@ -77,16 +87,22 @@ def check(arrays, mask=None, sinks=None, cu_seqlens=None, gradients=True, **opti
     dtype = arrays[0].dtype
     shape = (*arrays[0].shape[:3], arrays[2].shape[3])
     cotangent = draw(dtype, shape, -1, 1, seed=9)[0]
-    others = [None if x is None else to_numpy(x) for x in (mask, sinks, cu_seqlens, cotangent)]
+    pair = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens,) * 2
+    others = [None if x is None else to_numpy(x) for x in (mask, sinks, cotangent)]
+    others.insert(2, None if cu_seqlens is None else [x.tolist() for x in pair])
     if mask is not None and mask.dtype == mx.bool_:
         others[0] = others[0].astype(bool)
     expected = exact(*map(to_numpy, arrays), *others, *options.values())
     numbers = mask is not None and mask.dtype != mx.bool_
     trained = [*arrays, *[mask] * numbers, *([] if sinks is None else [sinks])]
 
+    named = {"cu_seqlens": cu_seqlens}
+    if isinstance(cu_seqlens, tuple):
+        named = {"cu_seqlens_q": pair[0], "cu_seqlens_k": pair[1]}
+
     def call(q, k, v, *more):
         bias, *last = (more if numbers else (mask, *more)) or (None,)
-        return mlxops.nn.attention(q, k, v, bias, *(last or [None]), cu_seqlens, **options)
+        return mlxops.nn.attention(q, k, v, bias, *(last or [None]), **named, **options)
 
     got = call(*trained)
     assert got.dtype == dtype
@@ -316,6 +332,59 @@ def test_sequences_behind_each_other(cu_seqlens, causal):
     check(arrays, cu_seqlens=mx.array(cu_seqlens), causal=causal)
 
 
+# Fewer and more queries than keys, none of either, and queries and keys of no sequence.
+PAIRS = [
+    ([0, 2, 5], [0, 4, 7]),
+    ([0, 4, 5], [0, 1, 7]),
+    ([0, 0, 5], [0, 3, 7]),
+    ([0, 3, 5], [0, 7, 7]),
+    ([1, 2, 4], [2, 4, 6]),
+    ([0], [0]),
+    ([-1, 3, 9], [0, 2, 9]),
+]
+WAYS_OF_PAIRS = [{}, {"causal": True}, {"window": 2}, {"causal": True, "window": 2}]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+@pytest.mark.parametrize("options", WAYS_OF_PAIRS, ids=str)
+def test_sequences_of_two_lengths(pair, options):
+    check(inputs(mx.float32), cu_seqlens=tuple(map(mx.array, pair)), **options)
+
+
+def test_sequences_of_two_lengths_in_blocks():
+    """More blocks than one of queries and of keys, whose sequences end elsewhere."""
+    arrays = inputs(mx.float32, 1, 2, 1, 110, 140)
+    mask = draw(mx.float32, (140,), seed=4)[0]
+    starts = mx.array([0, 30, 35, 110]), mx.array([0, 10, 100, 135])
+    check(arrays, mask, cu_seqlens=starts, causal=True)
+
+
+def test_each_pair_of_sequences_is_as_alone():
+    q, k, v = inputs(mx.float32, 1, queries=9)
+    pair = {"cu_seqlens_q": mx.array([0, 2, 9]), "cu_seqlens_k": mx.array([0, 4, 7])}
+    together = mlxops.nn.attention(q, k, v, scale=0.3, causal=True, **pair)
+    for a, b, c, d in ((0, 2, 0, 4), (2, 9, 4, 7)):
+        alone = mlxops.nn.attention(
+            q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], scale=0.3, mask="causal"
+        )
+        np.testing.assert_allclose(alone, together[:, :, a:b], atol=1e-6)
+    same = mx.array([0, 3, 7])
+    q = q[:, :, :7]
+    wanted = mlxops.nn.attention(q, k, v, scale=0.3, causal=True, cu_seqlens=same)
+    pair = {"cu_seqlens_q": same, "cu_seqlens_k": same.astype(mx.int64)}
+    got = mlxops.nn.attention(q, k, v, scale=0.3, causal=True, **pair)
+    assert mx.array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("starts", [[5, 0, 3], [2**31 - 1, 0, -(2**31)], [0, -(2**31), 5]], ids=str)
+def test_starts_of_keys_that_do_not_ascend(starts):
+    """The keys are unspecified, but no query reads outside of the arrays."""
+    q, k, v = inputs(mx.float32)
+    pair = {"cu_seqlens_q": mx.array([0, 3, 5]), "cu_seqlens_k": mx.array(starts)}
+    for options in WAYS_OF_PAIRS:
+        assert mx.all(mx.isfinite(mlxops.nn.attention(q, k, v, scale=0.3, **options, **pair)))
+
+
 def test_each_sequence_is_as_alone():
     q, k, v = inputs(mx.float32, 1, queries=7)
     together = mlxops.nn.attention(
@@ -407,6 +476,10 @@ WAYS = {
     "window": (np.abs(DISTANCES) < 2, {"window": 2}),
     "causal window": ((DISTANCES >= 0) & (DISTANCES < 3), {"causal": True, "window": 3}),
     "sequences": (IN_SEGMENTS, {"cu_seqlens": mx.array([0, 2, 5])}),
+    "two lengths": (
+        own_sequence([0, 2, 5], [0, 4, 7], 5, 7)[1],
+        {"cu_seqlens_q": mx.array([0, 2, 5]), "cu_seqlens_k": mx.array([0, 4, 7])},
+    ),
 }
 
 
@@ -546,6 +619,11 @@ WITH = {
         "mask": lambda n: draw(mx.float32, (n["B"], n["H"], n["Lq"], n["Lk"]), seed=4)[0]
     },
     "sinks": {"sinks": lambda n: draw(mx.float32, (n["H"],), seed=6)[0], "causal": True},
+    "two lengths": {
+        "cu_seqlens_q": lambda n: mx.array([0, 2, *range(4, 8)][: n["N"]]),
+        "cu_seqlens_k": lambda n: mx.array([1, 3, *range(5, 9)][: n["N"]]),
+        "causal": True,
+    },
     "sequences": {"cu_seqlens": lambda n: mx.array([0, 2, *range(4, 8)][: n["N"]]), "window": 3},
 }
 
@@ -555,7 +633,7 @@ def test_shapeless_compile(way):
     """Each size is changed in turn, and all of them; results and gradients are compared."""
     options = {name: x for name, x in WITH[way].items() if not callable(x)}
     optional = {name: x for name, x in WITH[way].items() if callable(x)}
-    lengths = dict(LENGTHS, Lk=5, N=3) if way == "sequences" else LENGTHS
+    lengths = dict(LENGTHS, Lk=5, N=3) if way in ("sequences", "two lengths") else LENGTHS
 
     def arguments(n):
         arrays = inputs(mx.float32, n["B"], n["H"], n["Hk"], n["Lq"], n["Lk"], n["D"], n["Dv"])
@@ -609,7 +687,7 @@ def test_shapeless_compile_refuses_what_does_not_fit():
     compiled = mx.compile(of_sequences, shapeless=True)
     compiled(q, k[:, :, :5], v[:, :, :5], starts)
     for n in (2, 7):
-        with pytest.raises(ValueError, match=r"^\[attention_parts\] .*same length"):
+        with pytest.raises(ValueError, match=r"^\[attention_segments\] .*same length"):
             mx.eval(compiled(q, k[:, :, :n], v[:, :, :n], starts))
     with pytest.raises(ValueError, match=r"^\[attention_segments\] .*at least one number"):
         mx.eval(compiled(q, k[:, :, :5], v[:, :, :5], starts[:0]))
@@ -695,6 +773,15 @@ def test_once_differentiable():
         ({"sinks": (3,)}, r"sinks must be \(H,\)"),
         ({"cu_seqlens": (2,)}, "same length"),
         ({"cu_seqlens": mx.zeros(2), "q": (2, 4, 7, 8)}, "cu_seqlens must be integers"),
+        ({"cu_seqlens_q": (2,)}, "cu_seqlens_q and cu_seqlens_k belong together"),
+        ({"cu_seqlens_k": (2,)}, "cu_seqlens_q and cu_seqlens_k belong together"),
+        ({"cu_seqlens_q": (2,), "cu_seqlens_k": (3,)}, "belong together, with the same shape"),
+        ({"cu_seqlens_q": mx.zeros(2), "cu_seqlens_k": (2,)}, "cu_seqlens_q must be integers"),
+        ({"cu_seqlens_q": (2,), "cu_seqlens_k": mx.zeros(2)}, "cu_seqlens_k must be integers"),
+        (
+            {"q": (2, 4, 7, 8), "cu_seqlens": (2,), "cu_seqlens_q": (2,), "cu_seqlens_k": (2,)},
+            "cu_seqlens_q and cu_seqlens_k replace cu_seqlens",
+        ),
         ({"window": 0}, "window"),
         ({"softcap": -1.0}, "softcap"),
     ],
@@ -702,7 +789,7 @@ def test_once_differentiable():
 def test_what_does_not_fit(change, message):
     arguments = dict(zip("qkv", inputs(mx.float32), strict=True), scale=1.0)
     for name, value in change.items():
-        dtype = mx.int32 if name == "cu_seqlens" else mx.float32
+        dtype = mx.int32 if name.startswith("cu_seqlens") else mx.float32
         arguments[name] = mx.zeros(value, dtype) if isinstance(value, tuple) else value
     with pytest.raises(ValueError, match=rf"^\[attention\] .*{message}"):
         mlxops.nn.attention(**arguments)

@@ -233,7 +233,8 @@ struct Scores {
  private:
   /** The key at the position of the query. */
   int own(int query) const {
-    return query + keys - queries;
+    return has_segments && query < queries ? segments[2 * queries + query]
+                                           : query + keys - queries;
   }
 };
 
@@ -296,15 +297,19 @@ inline void add_rows(
   }
 }
 
-/** The first key of each query's own sequence, and the key after its last;
- * empty outside of all sequences. */
+/** For each query, of its own sequence: the first key, the key after the last,
+ * and the key at its position. Empty outside of all sequences. */
 template <typename T>
 [[kernel]] void attention_segments(
     device const int* starts [[buffer(0)]],
-    device const T* q [[buffer(1)]],
-    device int* out [[buffer(2)]],
-    constant int& N [[buffer(3)]],
-    constant int& L [[buffer(4)]],
+    device const int* key_starts [[buffer(1)]],
+    device const T* q [[buffer(2)]],
+    device const T* k [[buffer(3)]],
+    device int* out [[buffer(4)]],
+    constant bool& has_key_starts [[buffer(5)]],
+    constant int& N [[buffer(6)]],
+    constant int& L [[buffer(7)]],
+    constant int& Lk [[buffer(8)]],
     uint query [[thread_position_in_grid]]) {
   int from = 0; // number of sequences that begin at or before the query
   int to = N;
@@ -317,8 +322,11 @@ template <typename T>
     }
   }
   bool inside = from > 0 && from < N;
-  out[query] = inside ? starts[from - 1] : 0;
-  out[L + query] = inside ? starts[from] : 0;
+  device const int* of_keys = has_key_starts ? key_starts : starts;
+  long own = inside ? long(query) - starts[from] + of_keys[from] : 0;
+  out[query] = inside ? of_keys[from - 1] : 0;
+  out[L + query] = inside ? of_keys[from] : 0;
+  out[2 * L + query] = int(clamp(own, long(-L), long(Lk)));
 }
 
 /** Rows of a head, from `at` on, of an array (batch, heads, length, size). */
