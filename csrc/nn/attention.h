@@ -64,6 +64,7 @@ struct Scores {
       segments; // (3, queries): the first key, the one after the last, own()
   const In<T>& mask; // added to scores; its axes may have size 1
   const In<bool>& seen; // likewise, selects the visible pairs
+  const In<A>& slopes; // (heads,): of distances, which are added
   A scale;
   A softcap; // 0: none
   bool causal;
@@ -81,6 +82,10 @@ struct Scores {
     return {array.data + row * array.dim(3), array.dim(3)};
   }
 
+  /** The key at the position of the query. */
+  int64_t own(int64_t query) const {
+    return segments ? segments[2 * queries + query] : query + keys - queries;
+  }
   /** The first key that a query sees. */
   int64_t first(int64_t query) const {
     int64_t from = window == 0 ? 0 : own(query) + 1 - window;
@@ -133,20 +138,22 @@ struct Scores {
       auto here = seen ? from(seen, b, h, query + i, key) : nullptr;
       int64_t start = std::clamp<int64_t>(first(query + i) - key, 0, m);
       int64_t end = std::clamp<int64_t>(last(query + i) - key, start, m);
-      mlxgen::multiversion([&] {
-        finish(to + i * m, m, added, here, slope ? slope + i * m : nullptr);
-      });
-      std::fill_n(to + i * m, start, -kInfinity<A>);
-      std::fill_n(to + i * m + end, m - end, -kInfinity<A>);
+      A* row = to + i * m;
+      mlxgen::multiversion(
+          [&] { finish_products(row, m, slope ? slope + i * m : nullptr); });
+      if (slopes) {
+        A distance = static_cast<A>(key - own(query + i));
+        mlxgen::multiversion([&] { tilt(row, m, slopes[h], distance); });
+      }
+      if (added != nullptr || here != nullptr) {
+        mlxgen::multiversion([&] { select(row, m, added, here); });
+      }
+      std::fill_n(row, start, -kInfinity<A>);
+      std::fill_n(row + end, m - end, -kInfinity<A>);
     }
   }
 
  private:
-  /** The key at the position of the query. */
-  int64_t own(int64_t query) const {
-    return segments ? segments[2 * queries + query] : query + keys - queries;
-  }
-
   /** A mask's element. */
   template <typename M>
   static const M*
@@ -159,8 +166,7 @@ struct Scores {
     return mask.data + row * mask.dim(3) + index(3, key);
   }
 
-  MLXGEN_MULTIVERSION void
-  finish(A* to, int64_t m, const T* added, const bool* here, A* slope) const {
+  MLXGEN_MULTIVERSION void finish_products(A* to, int64_t m, A* slope) const {
     for (int64_t j = 0; j < m; ++j) {
       to[j] *= scale;
     }
@@ -173,6 +179,17 @@ struct Scores {
         }
       }
     }
+  }
+
+  /** Add a slope times the distances, of which the first is given. */
+  static MLXGEN_MULTIVERSION void tilt(A* to, int64_t m, A slope, A distance) {
+    for (int64_t j = 0; j < m; ++j) {
+      to[j] += slope * (distance + static_cast<A>(static_cast<int>(j)));
+    }
+  }
+
+  MLXGEN_MULTIVERSION void
+  select(A* to, int64_t m, const T* added, const bool* here) const {
     // Selected, not added, because the sum of NaN and -inf is NaN.
     if (added != nullptr) {
       int64_t across = mask.dim(3) == 1 ? 0 : 1;
@@ -401,7 +418,7 @@ void attention_segments(
  * out = softmax(scores) v, and lse, the logarithm of the sum of the scores'
  * exponentials; 0 and -inf if a query sees no key. The scores are scale q k^T.
  * If there is a softcap, they become softcap tanh(scores / softcap); then the
- * mask is added.
+ * slope times the distance is added, and the mask.
  */
 template <typename T>
 void attention_parts(
@@ -411,6 +428,7 @@ void attention_parts(
     In<int32_t> segments,
     In<T> mask,
     In<bool> seen,
+    In<accum_t<T>> slopes,
     double scale,
     double softcap,
     bool causal,
@@ -420,7 +438,7 @@ void attention_parts(
   using namespace flash;
   using A = accum_t<T>;
   Scores<T> scores{
-      q, k, segments, mask, seen, A(scale), A(softcap), causal, window};
+      q, k, segments, mask, seen, slopes, A(scale), A(softcap), causal, window};
   int64_t width = v.dim(3);
   int64_t blocks = (scores.queries + query_block - 1) / query_block;
   int64_t cost = query_block * scores.keys * (scores.size + width);
@@ -495,6 +513,7 @@ void attention_vjp_queries(
     In<int32_t> segments,
     In<T> mask,
     In<bool> seen,
+    In<accum_t<T>> slopes,
     In<T> cotangent,
     In<accum_t<T>> lse,
     In<accum_t<T>> delta,
@@ -506,7 +525,7 @@ void attention_vjp_queries(
   using namespace flash;
   using A = accum_t<T>;
   Scores<T> scores{
-      q, k, segments, mask, seen, A(scale), A(softcap), causal, window};
+      q, k, segments, mask, seen, slopes, A(scale), A(softcap), causal, window};
   int64_t blocks = (scores.queries + query_block - 1) / query_block;
   int64_t cost = query_block * scores.keys * (2 * scores.size + v.dim(3));
   auto part = [&](int64_t from, int64_t to) {
@@ -558,6 +577,7 @@ void attention_vjp_keys(
     In<int32_t> segments,
     In<T> mask,
     In<bool> seen,
+    In<accum_t<T>> slopes,
     In<T> cotangent,
     In<accum_t<T>> lse,
     In<accum_t<T>> delta,
@@ -570,7 +590,7 @@ void attention_vjp_keys(
   using namespace flash;
   using A = accum_t<T>;
   Scores<T> scores{
-      q, k, segments, mask, seen, A(scale), A(softcap), causal, window};
+      q, k, segments, mask, seen, slopes, A(scale), A(softcap), causal, window};
   int64_t width = v.dim(3);
   int64_t blocks = (scores.keys + key_block - 1) / key_block;
   int64_t group = scores.key_heads == 0 ? 0 : scores.heads / scores.key_heads;
@@ -630,7 +650,9 @@ void attention_vjp_keys(
 /**
  * The gradient with respect to an additive mask: the scores' cotangents, summed
  * over the axes along which the mask is broadcast. `out` is (parts, *mask);
- * each part sums over its share of the broadcast blocks.
+ * each part sums over its share of the broadcast blocks. With `of_slopes`, the
+ * gradient with respect to slopes, as of a mask (1, heads, 1, 1) that is
+ * multiplied by the distances.
  */
 template <typename T>
 void attention_vjp_mask_parts(
@@ -640,6 +662,7 @@ void attention_vjp_mask_parts(
     In<int32_t> segments,
     In<T> mask,
     In<bool> seen,
+    In<accum_t<T>> slopes,
     In<T> cotangent,
     In<accum_t<T>> lse,
     In<accum_t<T>> delta,
@@ -648,21 +671,22 @@ void attention_vjp_mask_parts(
     bool causal,
     int window,
     int parts,
+    bool of_slopes,
     Out<accum_t<T>> out) {
   using namespace flash;
   using A = accum_t<T>;
   Scores<T> scores{
-      q, k, segments, mask, seen, A(scale), A(softcap), causal, window};
-  int64_t rows = mask.dim(2), columns = mask.dim(3);
+      q, k, segments, mask, seen, slopes, A(scale), A(softcap), causal, window};
+  int64_t rows = out.dim(3), columns = out.dim(4);
   int64_t query_blocks = (scores.queries + query_block - 1) / query_block;
   int64_t key_blocks = (scores.keys + key_block - 1) / key_block;
-  // All blocks, along axes of the mask or along those that it is broadcast to.
+  // All blocks, along axes of `out` or along those that are summed.
   int64_t all[] = {scores.batch, scores.heads, query_blocks, key_blocks};
   int64_t own[4], others[4], tiles = 1, count = 1;
   for (int i = 0; i < 4; ++i) {
-    bool broadcast = mask.dim(i) == 1;
-    own[i] = broadcast ? 1 : all[i];
-    others[i] = broadcast ? all[i] : 1;
+    bool summed = out.dim(i + 1) == 1;
+    own[i] = summed ? 1 : all[i];
+    others[i] = summed ? all[i] : 1;
     tiles *= own[i];
     count *= others[i];
   }
@@ -695,8 +719,10 @@ void attention_vjp_mask_parts(
         }
         backward.compute(at[0], at[1], query, n, key, m);
         for (int64_t i = 0; i < n; ++i) {
+          A distance = static_cast<A>(key - scores.own(query + i));
           for (int64_t j = 0; j < m; ++j) {
-            sums[i * pitch + j] += backward.ds[i * m + j];
+            A factor = of_slopes ? distance + static_cast<A>(j) : A(1);
+            sums[i * pitch + j] += backward.ds[i * m + j] * factor;
           }
         }
       }

@@ -11,8 +11,8 @@ from mlxgen.testing import metal_backend, to_numpy
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-22, mx.float64: 2**-50}
 
 
-def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, softcap):
-    """Return the result and the gradients of q, k, v, a mask of numbers and sinks.
+def exact(q, k, v, mask, sinks, cu_seqlens, slopes, cotangent, scale, causal, window, softcap):
+    """Return the result and the gradients of q, k, v, a mask of numbers, sinks and slopes.
 
     All scores are in memory.
     """
@@ -31,6 +31,8 @@ def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, so
     seen = np.ones((queries, keys), bool)
     if cu_seqlens is not None:
         i, seen = own_sequence(*cu_seqlens, queries, keys)
+    if slopes is not None:
+        scores = scores + slopes[:, None, None] * (j - i)
     if causal:
         seen &= j <= i
     if window is not None:
@@ -49,14 +51,19 @@ def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, so
     grad_mask = None
     if mask is not None and mask.dtype != bool:
         grad_mask = sum_to(ds[..., :keys], mask.shape)
+    tilted = ds[..., :keys] * (j - i)
+    grad_slopes = None if slopes is None else tilted.sum((0, 2, 3))
     p, ds = p[..., :keys], ds[..., :keys] * slope * scale
 
     def of_groups(x):
         return x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2)
 
     grad_k = of_groups(ds.swapaxes(-1, -2) @ q)
-    grads = ds @ k, grad_k, of_groups(p.swapaxes(-1, -2) @ cotangent), grad_mask, grad_sinks
-    return p @ v, *(x for x in grads if x is not None)
+    grads = [ds @ k, grad_k, of_groups(p.swapaxes(-1, -2) @ cotangent)]
+    grads += [x for x in (grad_mask, grad_sinks) if x is not None]
+    if slopes is not None:  # with the size of its summands, which cancel
+        grads.append((grad_slopes, np.abs(tilted).sum((0, 2, 3)).max()))
+    return p @ v, *grads
 
 
 def own_sequence(starts, key_starts, queries, keys):
@@ -81,28 +88,32 @@ def inputs(dtype, batch=2, heads=4, key_heads=2, queries=5, keys=7, size=8, widt
     return [draw(dtype, (batch, *s), -2, 2, seed=i)[0] for i, s in enumerate(shapes)]
 
 
-def check(arrays, mask=None, sinks=None, cu_seqlens=None, gradients=True, **options):
+def check(
+    arrays, mask=None, sinks=None, cu_seqlens=None, alibi_slopes=None, gradients=True, **options
+):
     """Compare results and gradients with exact ones for the same numbers."""
     options = {"scale": 0.3, "causal": False, "window": None, "softcap": None, **options}
     dtype = arrays[0].dtype
     shape = (*arrays[0].shape[:3], arrays[2].shape[3])
     cotangent = draw(dtype, shape, -1, 1, seed=9)[0]
-    pair = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens,) * 2
-    others = [None if x is None else to_numpy(x) for x in (mask, sinks, cotangent)]
-    others.insert(2, None if cu_seqlens is None else [x.tolist() for x in pair])
-    if mask is not None and mask.dtype == mx.bool_:
-        others[0] = others[0].astype(bool)
-    expected = exact(*map(to_numpy, arrays), *others, *options.values())
-    numbers = mask is not None and mask.dtype != mx.bool_
-    trained = [*arrays, *[mask] * numbers, *([] if sinks is None else [sinks])]
-
-    named = {"cu_seqlens": cu_seqlens}
+    optional = {"mask": mask, "sinks": sinks, "alibi_slopes": alibi_slopes}
+    given = {name: None if x is None else to_numpy(x) for name, x in optional.items()}
+    fixed, starts = {"cu_seqlens": cu_seqlens}, None
+    if cu_seqlens is not None:
+        pair = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens,) * 2
+        starts = [x.tolist() for x in pair]
     if isinstance(cu_seqlens, tuple):
-        named = {"cu_seqlens_q": pair[0], "cu_seqlens_k": pair[1]}
+        fixed = {"cu_seqlens_q": pair[0], "cu_seqlens_k": pair[1]}
+    if mask is not None and mask.dtype == mx.bool_:
+        given["mask"], fixed["mask"] = given["mask"].astype(bool), mask
+    others = given["mask"], given["sinks"], starts, given["alibi_slopes"], to_numpy(cotangent)
+    expected = exact(*map(to_numpy, arrays), *others, *options.values())
+    names = [name for name, x in optional.items() if x is not None and name not in fixed]
+    trained = [*arrays, *(optional[name] for name in names)]
 
     def call(q, k, v, *more):
-        bias, *last = (more if numbers else (mask, *more)) or (None,)
-        return mlxops.nn.attention(q, k, v, bias, *(last or [None]), **named, **options)
+        named = {**fixed, **dict(zip(names, more, strict=True))}
+        return mlxops.nn.attention(q, k, v, **named, **options)
 
     got = call(*trained)
     assert got.dtype == dtype
@@ -111,12 +122,13 @@ def check(arrays, mask=None, sinks=None, cu_seqlens=None, gradients=True, **opti
         argnums = tuple(range(len(trained)))
         grads = mx.grad(lambda *x: (call(*x) * cotangent).sum(), argnums)(*trained)
         for got, wanted in zip(grads, expected[1:], strict=True):
-            close(got, wanted, dtype)
+            wanted, size = wanted if isinstance(wanted, tuple) else (wanted, 1.0)
+            close(got, wanted, dtype, size)
 
 
-def close(got, wanted, dtype):
-    """Compare within some roundings relative to the largest number."""
-    atol = 8 * EPSILON[dtype] * max(1.0, np.abs(wanted).max(initial=0))
+def close(got, wanted, dtype, size=1.0):
+    """Compare within some roundings relative to the largest number, or to summands of a size."""
+    atol = 8 * EPSILON[dtype] * max(1.0, size, np.abs(wanted).max(initial=0))
     got = got if isinstance(got, np.ndarray) else to_numpy(got)
     np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
 
@@ -310,6 +322,44 @@ def test_sinks(dtype):
     check(inputs(dtype), mx.array(np.arange(7) > 6), draw(dtype, (4,), seed=6)[0])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True},
+        {"window": 3, "softcap": 1.5},
+        {"cu_seqlens": (mx.array([0, 2, 5]), mx.array([0, 4, 7])), "causal": True},
+    ],
+    ids=["all", "causal", "softcap", "sequences"],
+)
+def test_alibi(dtype, options):
+    slopes = mx.array([0.5, -0.25, 0.0, 2.0], dtype)
+    check(inputs(dtype), alibi_slopes=slopes, **options)
+
+
+def test_alibi_in_blocks():
+    arrays = inputs(mx.float32, 2, 2, 1, 110, 140)
+    bias, slopes = draw(mx.float32, (140,), seed=4)[0], mx.array([0.05, 0.25])
+    check(arrays, bias, alibi_slopes=slopes, causal=True)
+
+
+def test_alibi_is_a_bias_of_distances():
+    """As Press et al. add it; slopes of 16-bit arrays can be float32."""
+    q, k, v = inputs(mx.float32, queries=7)
+    slopes = mx.array([2.0 ** (-8 * (h + 1) / 4) for h in range(4)])
+    bias = slopes[:, None, None] * -mx.maximum(mx.arange(7)[:, None] - mx.arange(7)[None], 0)
+    wanted = mlxops.nn.attention(q, k, v, bias, scale=0.3, causal=True)
+    got = mlxops.nn.attention(q, k, v, alibi_slopes=slopes, scale=0.3, causal=True)
+    np.testing.assert_allclose(got, wanted, atol=1e-6)
+    half = [x.astype(mx.bfloat16) for x in (q, k, v)]
+    got = mlxops.nn.attention(*half, alibi_slopes=slopes, scale=0.3, causal=True)
+    assert got.dtype == mx.bfloat16
+    gradient = mx.grad(
+        lambda s: mlxops.nn.attention(*half, alibi_slopes=s, scale=0.3, causal=True).sum()
+    )(slopes)
+    assert gradient.dtype == mx.float32
+
+
 # Also with queries outside of all sequences, before and after them.
 STARTS = [
     [0, 7],
@@ -473,6 +523,7 @@ WAYS = {
     "numbers": (HIDDEN, {"mask": mx.array(np.where(HIDDEN, 0, -np.inf), mx.float32)}),
     "row of bools": (np.tile(HIDDEN[0], (5, 1)), {"mask": mx.array(HIDDEN[0])}),
     "causal": (DISTANCES >= 0, {"causal": True}),
+    "slopes": (DISTANCES >= 0, {"causal": True, "alibi_slopes": mx.zeros(4)}),
     "window": (np.abs(DISTANCES) < 2, {"window": 2}),
     "causal window": ((DISTANCES >= 0) & (DISTANCES < 3), {"causal": True, "window": 3}),
     "sequences": (IN_SEGMENTS, {"cu_seqlens": mx.array([0, 2, 5])}),
@@ -619,6 +670,7 @@ WITH = {
         "mask": lambda n: draw(mx.float32, (n["B"], n["H"], n["Lq"], n["Lk"]), seed=4)[0]
     },
     "sinks": {"sinks": lambda n: draw(mx.float32, (n["H"],), seed=6)[0], "causal": True},
+    "slopes with gradients": {"alibi_slopes": lambda n: draw(mx.float32, (n["H"],), seed=6)[0]},
     "two lengths": {
         "cu_seqlens_q": lambda n: mx.array([0, 2, *range(4, 8)][: n["N"]]),
         "cu_seqlens_k": lambda n: mx.array([1, 3, *range(5, 9)][: n["N"]]),
@@ -663,7 +715,7 @@ def test_shapeless_compile(way):
         for got, wanted in zip(compiled(*given), call(*given), strict=True):
             assert got.shape == wanted.shape
             # A mask's gradient has as many parts as for the traced shapes.
-            atol = 1e-6 if "gradients" in way else 0
+            atol = 4e-6 if "gradients" in way else 0
             np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
 
 
@@ -771,6 +823,8 @@ def test_once_differentiable():
         ({"mask": mx.zeros((5, 7), mx.int32)}, "mask must be bools or floating"),
         ({"mask": mx.zeros((5, 7), mx.complex64)}, "mask must be bools or floating"),
         ({"sinks": (3,)}, r"sinks must be \(H,\)"),
+        ({"alibi_slopes": (3,)}, r"alibi_slopes must be \(H,\)"),
+        ({"alibi_slopes": mx.zeros(4, mx.int32)}, "alibi_slopes must be floating"),
         ({"cu_seqlens": (2,)}, "same length"),
         ({"cu_seqlens": mx.zeros(2), "q": (2, 4, 7, 8)}, "cu_seqlens must be integers"),
         ({"cu_seqlens_q": (2,)}, "cu_seqlens_q and cu_seqlens_k belong together"),

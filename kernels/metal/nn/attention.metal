@@ -179,7 +179,13 @@ struct Scores {
   device const T* mask; // the head's
   Mask seen_at;
   device const bool* seen; // the head's
+  float tilt; // the head's slope, of distances
 
+  /** The key at the position of the query. */
+  int own(int query) const {
+    return has_segments && query < queries ? segments[2 * queries + query]
+                                           : query + keys - queries;
+  }
   /** The first key that a query sees. */
   int first(int query) const {
     int from = window == 0 ? 0 : own(query) + 1 - window;
@@ -227,14 +233,7 @@ struct Scores {
       slope = 1 - share * share;
       score = softcap * share;
     }
-    return score + more;
-  }
-
- private:
-  /** The key at the position of the query. */
-  int own(int query) const {
-    return has_segments && query < queries ? segments[2 * queries + query]
-                                           : query + keys - queries;
+    return score + tilt * (key - own(query)) + more;
   }
 };
 
@@ -352,23 +351,25 @@ template <typename T>
     device const int* segments [[buffer(3)]],
     device const T* mask [[buffer(4)]],
     device const bool* seen [[buffer(5)]],
-    device T* y [[buffer(6)]],
-    device float* lse [[buffer(7)]],
-    constant bool& has_segments [[buffer(8)]],
-    constant bool& has_mask [[buffer(9)]],
-    constant bool& has_seen [[buffer(10)]],
-    constant float& scale [[buffer(11)]],
-    constant float& softcap [[buffer(12)]],
-    constant bool& causal [[buffer(13)]],
-    constant int& window [[buffer(14)]],
-    constant int& queries [[buffer(15)]],
-    constant int& keys [[buffer(16)]],
-    constant int& size [[buffer(17)]],
-    constant int& width [[buffer(18)]],
-    constant int& heads [[buffer(19)]],
-    constant int& key_heads [[buffer(20)]],
-    constant const int* mask_shape [[buffer(21)]],
-    constant const int* seen_shape [[buffer(22)]],
+    device const float* slopes [[buffer(6)]],
+    device T* y [[buffer(7)]],
+    device float* lse [[buffer(8)]],
+    constant bool& has_segments [[buffer(9)]],
+    constant bool& has_mask [[buffer(10)]],
+    constant bool& has_seen [[buffer(11)]],
+    constant bool& has_slopes [[buffer(12)]],
+    constant float& scale [[buffer(13)]],
+    constant float& softcap [[buffer(14)]],
+    constant bool& causal [[buffer(15)]],
+    constant int& window [[buffer(16)]],
+    constant int& queries [[buffer(17)]],
+    constant int& keys [[buffer(18)]],
+    constant int& size [[buffer(19)]],
+    constant int& width [[buffer(20)]],
+    constant int& heads [[buffer(21)]],
+    constant int& key_heads [[buffer(22)]],
+    constant const int* mask_shape [[buffer(23)]],
+    constant const int* seen_shape [[buffer(24)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -395,7 +396,8 @@ template <typename T>
       mask_at,
       mask + mask_at.at(b, h),
       seen_at,
-      seen + seen_at.at(b, h)};
+      seen + seen_at.at(b, h),
+      has_slopes ? slopes[h] : 0.0f};
   Rows<T> q_rows = rows(q, b, heads, h, queries, query, size);
   Tile sums[results / 8];
   float largest;
@@ -514,25 +516,27 @@ template <typename T>
     device const int* segments [[buffer(3)]],
     device const T* mask [[buffer(4)]],
     device const bool* seen [[buffer(5)]],
-    device const T* cotangent [[buffer(6)]],
-    device const float* lse [[buffer(7)]],
-    device const float* delta [[buffer(8)]],
-    device T* out [[buffer(9)]],
-    constant bool& has_segments [[buffer(10)]],
-    constant bool& has_mask [[buffer(11)]],
-    constant bool& has_seen [[buffer(12)]],
-    constant float& scale [[buffer(13)]],
-    constant float& softcap [[buffer(14)]],
-    constant bool& causal [[buffer(15)]],
-    constant int& window [[buffer(16)]],
-    constant int& queries [[buffer(17)]],
-    constant int& keys [[buffer(18)]],
-    constant int& size [[buffer(19)]],
-    constant int& width [[buffer(20)]],
-    constant int& heads [[buffer(21)]],
-    constant int& key_heads [[buffer(22)]],
-    constant const int* mask_shape [[buffer(23)]],
-    constant const int* seen_shape [[buffer(24)]],
+    device const float* slopes [[buffer(6)]],
+    device const T* cotangent [[buffer(7)]],
+    device const float* lse [[buffer(8)]],
+    device const float* delta [[buffer(9)]],
+    device T* out [[buffer(10)]],
+    constant bool& has_segments [[buffer(11)]],
+    constant bool& has_mask [[buffer(12)]],
+    constant bool& has_seen [[buffer(13)]],
+    constant bool& has_slopes [[buffer(14)]],
+    constant float& scale [[buffer(15)]],
+    constant float& softcap [[buffer(16)]],
+    constant bool& causal [[buffer(17)]],
+    constant int& window [[buffer(18)]],
+    constant int& queries [[buffer(19)]],
+    constant int& keys [[buffer(20)]],
+    constant int& size [[buffer(21)]],
+    constant int& width [[buffer(22)]],
+    constant int& heads [[buffer(23)]],
+    constant int& key_heads [[buffer(24)]],
+    constant const int* mask_shape [[buffer(25)]],
+    constant const int* seen_shape [[buffer(26)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -560,7 +564,8 @@ template <typename T>
       mask_at,
       mask + mask_at.at(b, h),
       seen_at,
-      seen + seen_at.at(b, h)};
+      seen + seen_at.at(b, h),
+      has_slopes ? slopes[h] : 0.0f};
   Tile sums[results / 8];
   for (int attempt = 0; attempt < 2; ++attempt) {
     clear(sums);
@@ -634,26 +639,28 @@ template <typename T>
     device const int* segments [[buffer(3)]],
     device const T* mask [[buffer(4)]],
     device const bool* seen [[buffer(5)]],
-    device const T* cotangent [[buffer(6)]],
-    device const float* lse [[buffer(7)]],
-    device const float* delta [[buffer(8)]],
-    device T* grad_k [[buffer(9)]],
-    device T* grad_v [[buffer(10)]],
-    constant bool& has_segments [[buffer(11)]],
-    constant bool& has_mask [[buffer(12)]],
-    constant bool& has_seen [[buffer(13)]],
-    constant float& scale [[buffer(14)]],
-    constant float& softcap [[buffer(15)]],
-    constant bool& causal [[buffer(16)]],
-    constant int& window [[buffer(17)]],
-    constant int& queries [[buffer(18)]],
-    constant int& keys [[buffer(19)]],
-    constant int& size [[buffer(20)]],
-    constant int& width [[buffer(21)]],
-    constant int& heads [[buffer(22)]],
-    constant int& key_heads [[buffer(23)]],
-    constant const int* mask_shape [[buffer(24)]],
-    constant const int* seen_shape [[buffer(25)]],
+    device const float* slopes [[buffer(6)]],
+    device const T* cotangent [[buffer(7)]],
+    device const float* lse [[buffer(8)]],
+    device const float* delta [[buffer(9)]],
+    device T* grad_k [[buffer(10)]],
+    device T* grad_v [[buffer(11)]],
+    constant bool& has_segments [[buffer(12)]],
+    constant bool& has_mask [[buffer(13)]],
+    constant bool& has_seen [[buffer(14)]],
+    constant bool& has_slopes [[buffer(15)]],
+    constant float& scale [[buffer(16)]],
+    constant float& softcap [[buffer(17)]],
+    constant bool& causal [[buffer(18)]],
+    constant int& window [[buffer(19)]],
+    constant int& queries [[buffer(20)]],
+    constant int& keys [[buffer(21)]],
+    constant int& size [[buffer(22)]],
+    constant int& width [[buffer(23)]],
+    constant int& heads [[buffer(24)]],
+    constant int& key_heads [[buffer(25)]],
+    constant const int* mask_shape [[buffer(26)]],
+    constant const int* seen_shape [[buffer(27)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -687,7 +694,8 @@ template <typename T>
           mask_at,
           mask + mask_at.at(b, h),
           seen_at,
-          seen + seen_at.at(b, h)};
+          seen + seen_at.at(b, h),
+          has_slopes ? slopes[h] : 0.0f};
       for (int query = 0; query < queries; query += block) {
         if (!scores.meet(query, key, thread_)) {
           continue;
@@ -774,26 +782,30 @@ attention_vjp_mask_parts(
     device const int* segments [[buffer(3)]],
     device const T* mask [[buffer(4)]],
     device const bool* seen [[buffer(5)]],
-    device const T* cotangent [[buffer(6)]],
-    device const float* lse [[buffer(7)]],
-    device const float* delta [[buffer(8)]],
-    device float* out [[buffer(9)]],
-    constant bool& has_segments [[buffer(10)]],
-    constant bool& has_seen [[buffer(11)]],
-    constant float& scale [[buffer(12)]],
-    constant float& softcap [[buffer(13)]],
-    constant bool& causal [[buffer(14)]],
-    constant int& window [[buffer(15)]],
-    constant int& parts [[buffer(16)]],
-    constant int& batch [[buffer(17)]],
-    constant int& queries [[buffer(18)]],
-    constant int& keys [[buffer(19)]],
-    constant int& size [[buffer(20)]],
-    constant int& width [[buffer(21)]],
-    constant int& heads [[buffer(22)]],
-    constant int& key_heads [[buffer(23)]],
-    constant const int* mask_shape [[buffer(24)]],
-    constant const int* seen_shape [[buffer(25)]],
+    device const float* slopes [[buffer(6)]],
+    device const T* cotangent [[buffer(7)]],
+    device const float* lse [[buffer(8)]],
+    device const float* delta [[buffer(9)]],
+    device float* out [[buffer(10)]],
+    constant bool& has_segments [[buffer(11)]],
+    constant bool& has_mask [[buffer(12)]],
+    constant bool& has_seen [[buffer(13)]],
+    constant bool& has_slopes [[buffer(14)]],
+    constant float& scale [[buffer(15)]],
+    constant float& softcap [[buffer(16)]],
+    constant bool& causal [[buffer(17)]],
+    constant int& window [[buffer(18)]],
+    constant int& parts [[buffer(19)]],
+    constant bool& of_slopes [[buffer(20)]],
+    constant int& batch [[buffer(21)]],
+    constant int& queries [[buffer(22)]],
+    constant int& keys [[buffer(23)]],
+    constant int& size [[buffer(24)]],
+    constant int& width [[buffer(25)]],
+    constant int& heads [[buffer(26)]],
+    constant int& key_heads [[buffer(27)]],
+    constant const int* mask_shape [[buffer(28)]],
+    constant const int* seen_shape [[buffer(29)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -801,18 +813,19 @@ attention_vjp_mask_parts(
   threadgroup float a_block[block * pitch];
   threadgroup float b_block[block * pitch];
   Thread thread_(index, simdgroup, lane);
-  Mask mask_at(true, mask_shape);
+  Mask mask_at(has_mask, mask_shape);
   Mask seen_at(has_seen, seen_shape);
-  // All blocks, along axes of the mask or along those that it is broadcast to.
+  int shape[] = {1, heads, 1, 1}; // of a part
+  // All blocks, along axes of `out` or along those that are summed.
   int all[] = {
       batch, heads, (queries + block - 1) / block, (keys + block - 1) / block};
   int own[4];
   int others[4];
   long count = 1;
   for (int i = 0; i < 4; ++i) {
-    bool broadcast = mask_shape[i] == 1;
-    own[i] = broadcast ? 1 : all[i];
-    others[i] = broadcast ? all[i] : 1;
+    shape[i] = of_slopes ? shape[i] : mask_shape[i];
+    own[i] = shape[i] == 1 ? 1 : all[i];
+    others[i] = shape[i] == 1 ? all[i] : 1;
     count *= others[i];
   }
   int part = int(group.z);
@@ -848,7 +861,8 @@ attention_vjp_mask_parts(
         mask_at,
         mask + mask_at.at(b, h),
         seen_at,
-        seen + seen_at.at(b, h)};
+        seen + seen_at.at(b, h),
+        has_slopes ? slopes[h] : 0.0f};
     if (!scores.meet(query, key, thread_)) {
       continue;
     }
@@ -880,7 +894,10 @@ attention_vjp_mask_parts(
           lse + row,
           delta + row);
       for (int i = 0; i < 2; ++i) {
-        sums[j].thread_elements()[i] += ds[j].thread_elements()[i];
+        int distance =
+            key + j * 8 + thread_.column + i - scores.own(query + thread_.row);
+        sums[j].thread_elements()[i] +=
+            ds[j].thread_elements()[i] * (of_slopes ? distance : 1);
       }
     }
   }
@@ -894,20 +911,20 @@ attention_vjp_mask_parts(
   int column = tile % own[3] * block;
   int row = tile / own[3] % own[2] * block;
   int head = tile / own[3] / own[2]; // of all elements of the batch
-  int across = mask_shape[3] == 1 ? block : 1; // elements of a sum
-  int down = mask_shape[2] == 1 ? block : 1;
-  size_t to = (size_t(part) * own[0] * own[1] + head) * mask_shape[2] + row;
+  int across = shape[3] == 1 ? block : 1; // elements of a sum
+  int down = shape[2] == 1 ? block : 1;
+  size_t to = (size_t(part) * own[0] * own[1] + head) * shape[2] + row;
   for (int i = thread_.index; i < block * block; i += 4 * 32) {
     int below = i / block;
     int beside = i % block;
-    if (row + below < mask_shape[2] && column + beside < mask_shape[3]) {
+    if (row + below < shape[2] && column + beside < shape[3]) {
       float sum = 0;
       for (int y = 0; y < down; ++y) {
         for (int x = 0; x < across; ++x) {
           sum += a_block[(below + y) * pitch + beside + x];
         }
       }
-      out[(to + below) * mask_shape[3] + column + beside] = sum;
+      out[(to + below) * shape[3] + column + beside] = sum;
     }
   }
 }
