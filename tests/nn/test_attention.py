@@ -635,6 +635,93 @@ def test_cotangents_as_of_scaled_losses(half):
         np.testing.assert_array_equal(gradient.astype(mx.float32), np.full(q.shape, wanted))
 
 
+def with_lse(q, k, v, bias, sinks, scale=0.3):
+    """Return the results of attention_with_lse from MLX's operations."""
+    k, v = (mx.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = scale * q @ k.swapaxes(-1, -2) + bias
+    scores = mx.concatenate([scores, mx.broadcast_to(sinks[:, None, None], (*q.shape[:3], 1))], -1)
+    return mx.softmax(scores, -1)[..., :-1] @ v, mx.logsumexp(scores, -1)
+
+
+def test_lse_and_its_gradient(dtype):
+    """The cotangents of both outputs reach all arrays."""
+    arrays = [*inputs(dtype), draw(dtype, (4, 1, 7), seed=4)[0], draw(dtype, (4,), seed=6)[0]]
+    kept = mx.float64 if dtype == mx.float64 else mx.float32
+    cotangents = [draw(dtype, (2, 4, 5, 8), -1, 1, seed=9)[0], draw(kept, (2, 4, 5), seed=8)[0]]
+
+    def call(*x):
+        return mlxops.nn.attention_with_lse(*x, scale=0.3)
+
+    (y, lse), grads = mx.vjp(call, arrays, cotangents)
+    assert (y.dtype, lse.dtype) == (dtype, kept)
+    assert mx.array_equal(y, mlxops.nn.attention(*arrays, scale=0.3))
+    with mx.stream(mx.cpu):
+        doubles = [x.astype(mx.float64) for x in (*arrays, *cotangents)]
+        wanted, wanted_grads = mx.vjp(with_lse, doubles[:5], doubles[5:])
+    for got, expected in zip((y, *grads), (wanted[0], *wanted_grads), strict=True):
+        # MLX's exp is accurate to 2.6e-8 in float64.
+        np.testing.assert_allclose(
+            to_numpy(got), to_numpy(expected), rtol=0, atol=max(16 * EPSILON[dtype], 1e-6)
+        )
+    np.testing.assert_allclose(to_numpy(lse), to_numpy(wanted[1]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sinks", [None, 1.0, -np.inf])
+def test_lse_of_queries_that_see_nothing(sinks):
+    arrays = inputs(mx.float32)
+    mask = mx.array([[True] * 7, [False] * 7, [True] * 7, [False] * 7, [True] * 7])
+    sinks = None if sinks is None else mx.full((4,), sinks)
+
+    def call(*x):
+        return mlxops.nn.attention_with_lse(*x, mask, sinks, scale=0.3)
+
+    y, lse = call(*arrays)
+    wanted = -np.inf if sinks is None else sinks[0].item()
+    assert not mx.any(y[:, :, 1::2]) and mx.all(lse[:, :, 1::2] == wanted)
+    assert mx.all(mx.isfinite(lse[:, :, ::2]))
+    grads = mx.grad(lambda *x: call(*x)[1][:, :, ::2].sum() + call(*x)[0].sum(), (0, 1, 2))(*arrays)
+    assert all(mx.all(mx.isfinite(g)) for g in grads) and not mx.any(grads[0][:, :, 1::2])
+    if sinks is not None:
+        gradient = mx.grad(
+            lambda s: mlxops.nn.attention_with_lse(*arrays, mask, s, scale=0.3)[1].sum()
+        )
+        assert mx.all(mx.isfinite(gradient(sinks)))
+
+
+def test_parts_of_the_keys_are_combined():
+    """With the logarithms, results and gradients of parts make up those of all keys."""
+    arrays = inputs(mx.float32)
+
+    def combined(q, k, v):
+        parts = [(k[:, :, at], v[:, :, at]) for at in (slice(0, 3), slice(3, 7))]
+        (y1, lse1), (y2, lse2) = (
+            mlxops.nn.attention_with_lse(q, *part, scale=0.3) for part in parts
+        )
+        lse = mx.logaddexp(lse1, lse2)
+        return mx.exp(lse1 - lse)[..., None] * y1 + mx.exp(lse2 - lse)[..., None] * y2
+
+    def whole(*x):
+        return mlxops.nn.attention(*x, scale=0.3)
+
+    cotangent = [draw(mx.float32, (2, 4, 5, 8), -1, 1, seed=9)[0]]
+    (got,), grads = mx.vjp(combined, arrays, cotangent)
+    (wanted,), expected = mx.vjp(whole, arrays, cotangent)
+    for a, b in zip((got, *grads), (wanted, *expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=3e-6)
+
+
+def test_attention_with_lse_checks_its_arguments():
+    q, k, v = inputs(mx.float32)
+    for options in ({"window": 0}, {"mask": mx.zeros((3, 3))}, {"cu_seqlens": mx.array([0, 5])}):
+        with pytest.raises(ValueError, match=r"^\[attention_with_lse\] "):
+            mlxops.nn.attention_with_lse(q, k, v, scale=1.0, **options)
+    causal = mlxops.nn.attention_with_lse(q, k, v, "causal", scale=1.0)
+    for got, wanted in zip(
+        causal, mlxops.nn.attention_with_lse(q, k, v, scale=1.0, causal=True), strict=True
+    ):
+        assert mx.array_equal(got, wanted)
+
+
 @pytest.mark.parametrize("sink", [-np.inf, np.inf, 0.0])
 def test_sinks_of_queries_that_see_nothing(sink):
     arrays = [*inputs(mx.float32), mx.full((4,), sink)]
