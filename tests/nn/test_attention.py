@@ -182,6 +182,18 @@ def test_masks(shape):
     check(arrays, mx.array(np.random.default_rng(5).uniform(size=shape) < 0.7))
 
 
+def test_bools_of_trained_arrays():
+    """A comparison has the gradient 0, as with MLX's own functions."""
+    q, k, v = inputs(mx.float32)
+
+    def loss(threshold, q):
+        mask = mx.arange(7) * 1.0 < threshold
+        return mlxops.nn.attention(q, k, v, mask, scale=0.3).sum() + threshold.sum()
+
+    gradient, of_q = mx.grad(loss, (0, 1))(mx.array(3.5), q)
+    assert gradient.item() == 1 and mx.any(of_q)
+
+
 # More blocks than one along all axes, on either backend, and remainders of all of them.
 @pytest.mark.parametrize(
     "shape", [(100, 140), (140,), (100, 1), (1,), (2, 1, 140), (3, 1, 100, 1)], ids=str
