@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ops.accuracy import draw
 
-from mlxgen.testing import metal_backend, to_numpy
+from mlxgen.testing import gradcheck, metal_backend, to_numpy
 
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-22, mx.float64: 2**-50}
 
@@ -898,14 +898,59 @@ def test_memory_is_that_of_blocks():
     assert mx.get_peak_memory() - before < 4e6
 
 
-def test_once_differentiable():
-    q, k, v = inputs(mx.float32)
+def small(seed=0, heads=4, queries=3, keys=5):
+    """Return float64 arrays for finite differences: two heads use the same keys."""
+    rng = np.random.default_rng(seed)
+    shapes = (1, heads, queries, 2), (1, heads // 2, keys, 2), (1, heads // 2, keys, 3)
+    return [mx.array(rng.normal(size=shape), mx.float64) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True, "window": 2, "softcap": 1.5, "sinks": mx.array([0.5, -1.0, 0.0, 2.0])},
+        {"window": 2, "alibi_slopes": mx.array([0.5, 0.25, -0.1, 1.0])},
+        {"mask": mx.array(np.arange(60).reshape(4, 3, 5) % 4 > 0)},
+        {"mask": mx.array([[0.5], [-1.0], [0.0]])},
+        {"cu_seqlens_q": mx.array([0, 1, 3]), "cu_seqlens_k": mx.array([1, 3, 5]), "causal": True},
+    ],
+)
+def test_second_derivatives(options):
+    arrays = {n: a.astype(mx.float64) if a.dtype == mx.float32 else a for n, a in options.items()
+              if isinstance(a, mx.array)}  # fmt: skip
+
+    def fn(q, k, v):
+        return mlxops.nn.attention(q, k, v, scale=0.7, **{**options, **arrays})
+
+    gradcheck(fn, *small(), checks=("second", "jvp"))
+
+
+def test_third_derivatives():
+    q, k, v = small()
 
     def gradient(q):
-        return mx.grad(lambda q: mlxops.nn.attention(q, k, v, scale=0.3).sum())(q).sum()
+        return mx.grad(lambda q: mx.square(mlxops.nn.attention(q, k, v, scale=0.7)).sum())(q)
 
-    with pytest.raises(ValueError, match=r"^\[attention_vjp_queries\] .* once differentiable"):
-        mx.grad(gradient)(q)
+    gradcheck(gradient, q, checks=("vjp", "second"))
+
+
+def test_second_derivatives_of_logarithms():
+    q, k, v = small()
+    gradcheck(
+        lambda q, k: mlxops.nn.attention_with_lse(q, k, v, scale=0.7), q, k, checks=("second",)
+    )
+
+
+def test_once_differentiable_in_masks():
+    q, k, v = small()
+
+    def gradient(mask):
+        loss = mx.grad(lambda m: mlxops.nn.attention(q, k, v, m, scale=0.3).sum())
+        return loss(mask).sum()
+
+    with pytest.raises(ValueError, match=r"^\[attention_vjp_mask_parts\] .* once differentiable"):
+        mx.grad(gradient)(mx.zeros((3, 5), mx.float64))
 
 
 @pytest.mark.parametrize(
