@@ -61,9 +61,10 @@ struct Scores {
   const In<T>& q; // (batch, heads, queries, size)
   const In<T>& k; // (batch, key heads, keys, size)
   const In<int32_t>&
-      segments; // (2, queries): the first key, and the one after the last
+      segments; // (3, queries): the first key, the one after the last, own()
   const In<T>& mask; // added to scores; its axes may have size 1
   const In<bool>& seen; // likewise, selects the visible pairs
+  const In<A>& slopes; // (heads,): of distances, which are added
   A scale;
   A softcap; // 0: none
   bool causal;
@@ -81,6 +82,10 @@ struct Scores {
     return {array.data + row * array.dim(3), array.dim(3)};
   }
 
+  /** The key at the position of the query. */
+  int64_t own(int64_t query) const {
+    return segments ? segments[2 * queries + query] : query + keys - queries;
+  }
   /** The first key that a query sees. */
   int64_t first(int64_t query) const {
     int64_t from = window == 0 ? 0 : own(query) + 1 - window;
@@ -133,20 +138,22 @@ struct Scores {
       auto here = seen ? from(seen, b, h, query + i, key) : nullptr;
       int64_t start = std::clamp<int64_t>(first(query + i) - key, 0, m);
       int64_t end = std::clamp<int64_t>(last(query + i) - key, start, m);
-      mlxgen::multiversion([&] {
-        finish(to + i * m, m, added, here, slope ? slope + i * m : nullptr);
-      });
-      std::fill_n(to + i * m, start, -kInfinity<A>);
-      std::fill_n(to + i * m + end, m - end, -kInfinity<A>);
+      A* row = to + i * m;
+      mlxgen::multiversion(
+          [&] { finish_products(row, m, slope ? slope + i * m : nullptr); });
+      if (slopes) {
+        A distance = static_cast<A>(key - own(query + i));
+        mlxgen::multiversion([&] { tilt(row, m, slopes[h], distance); });
+      }
+      if (added != nullptr || here != nullptr) {
+        mlxgen::multiversion([&] { select(row, m, added, here); });
+      }
+      std::fill_n(row, start, -kInfinity<A>);
+      std::fill_n(row + end, m - end, -kInfinity<A>);
     }
   }
 
  private:
-  /** The key at the position of the query. */
-  int64_t own(int64_t query) const {
-    return query + keys - queries;
-  }
-
   /** A mask's element. */
   template <typename M>
   static const M*
@@ -159,8 +166,7 @@ struct Scores {
     return mask.data + row * mask.dim(3) + index(3, key);
   }
 
-  MLXGEN_MULTIVERSION void
-  finish(A* to, int64_t m, const T* added, const bool* here, A* slope) const {
+  MLXGEN_MULTIVERSION void finish_products(A* to, int64_t m, A* slope) const {
     for (int64_t j = 0; j < m; ++j) {
       to[j] *= scale;
     }
@@ -173,6 +179,17 @@ struct Scores {
         }
       }
     }
+  }
+
+  /** Add a slope times the distances, of which the first is given. */
+  static MLXGEN_MULTIVERSION void tilt(A* to, int64_t m, A slope, A distance) {
+    for (int64_t j = 0; j < m; ++j) {
+      to[j] += slope * (distance + static_cast<A>(static_cast<int>(j)));
+    }
+  }
+
+  MLXGEN_MULTIVERSION void
+  select(A* to, int64_t m, const T* added, const bool* here) const {
     // Selected, not added, because the sum of NaN and -inf is NaN.
     if (added != nullptr) {
       int64_t across = mask.dim(3) == 1 ? 0 : 1;
@@ -330,10 +347,12 @@ struct Backward {
   const In<T>& grad;
   const In<A>& lse;
   const In<A>& delta;
+  bool of_products = true; // of scores as products of q and k, not with masks
   std::vector<A> p = std::vector<A>(
       std::min(query_block, scores.queries) * std::min(key_block, scores.keys));
   std::vector<A> ds = p;
-  std::vector<A> slope = scores.softcap != 0 ? p : std::vector<A>();
+  std::vector<A> slope =
+      of_products && scores.softcap != 0 ? p : std::vector<A>();
 
   void compute(
       int64_t b,
@@ -357,7 +376,7 @@ struct Backward {
             m,
             lse[row],
             delta[row],
-            scores.scale);
+            of_products ? scores.scale : A(1));
       });
     }
   }
@@ -366,20 +385,32 @@ struct Backward {
 } // namespace flash
 
 /**
- * The first key of each query's own sequence, and the key after its last; empty
- * before the first sequence and after the last. `starts` must ascend; otherwise
- * the keys are unspecified, but the same as on Metal.
+ * For each query, of its own sequence: the first key, the key after the last,
+ * and the key at the query's position if the last query and key have the same
+ * one. A query before the first sequence or after the last has no keys.
+ * `key_starts` is `starts` if it is absent. Both must ascend; otherwise the
+ * keys are unspecified, but the same as on Metal.
  */
 template <typename T>
-void attention_segments(In<int32_t> starts, In<T> q, Out<int32_t> out) {
-  int64_t queries = q.dim(2);
+void attention_segments(
+    In<int32_t> starts,
+    In<int32_t> key_starts,
+    In<T> q,
+    In<T> k,
+    Out<int32_t> out) {
+  int64_t queries = q.dim(2), keys = k.dim(2);
   const int32_t* begin = starts.data;
   const int32_t* end = begin + starts.size();
+  const int32_t* key_begin = key_starts ? key_starts.data : begin;
   for (int64_t i = 0; i < queries; ++i) {
     const int32_t* next = std::upper_bound(begin, end, i);
     bool inside = next != begin && next != end;
-    out[i] = inside ? next[-1] : 0;
-    out[queries + i] = inside ? *next : 0;
+    const int32_t* next_key = key_begin + (next - begin);
+    int64_t own = inside ? i - *next + *next_key : 0;
+    out[i] = inside ? next_key[-1] : 0;
+    out[queries + i] = inside ? *next_key : 0;
+    out[2 * queries + i] =
+        static_cast<int32_t>(std::clamp(own, -queries, keys));
   }
 }
 
@@ -387,7 +418,7 @@ void attention_segments(In<int32_t> starts, In<T> q, Out<int32_t> out) {
  * out = softmax(scores) v, and lse, the logarithm of the sum of the scores'
  * exponentials; 0 and -inf if a query sees no key. The scores are scale q k^T.
  * If there is a softcap, they become softcap tanh(scores / softcap); then the
- * mask is added.
+ * slope times the distance is added, and the mask.
  */
 template <typename T>
 void attention_parts(
@@ -397,6 +428,7 @@ void attention_parts(
     In<int32_t> segments,
     In<T> mask,
     In<bool> seen,
+    In<accum_t<T>> slopes,
     double scale,
     double softcap,
     bool causal,
@@ -406,7 +438,7 @@ void attention_parts(
   using namespace flash;
   using A = accum_t<T>;
   Scores<T> scores{
-      q, k, segments, mask, seen, A(scale), A(softcap), causal, window};
+      q, k, segments, mask, seen, slopes, A(scale), A(softcap), causal, window};
   int64_t width = v.dim(3);
   int64_t blocks = (scores.queries + query_block - 1) / query_block;
   int64_t cost = query_block * scores.keys * (scores.size + width);
@@ -481,6 +513,7 @@ void attention_vjp_queries(
     In<int32_t> segments,
     In<T> mask,
     In<bool> seen,
+    In<accum_t<T>> slopes,
     In<T> cotangent,
     In<accum_t<T>> lse,
     In<accum_t<T>> delta,
@@ -492,7 +525,7 @@ void attention_vjp_queries(
   using namespace flash;
   using A = accum_t<T>;
   Scores<T> scores{
-      q, k, segments, mask, seen, A(scale), A(softcap), causal, window};
+      q, k, segments, mask, seen, slopes, A(scale), A(softcap), causal, window};
   int64_t blocks = (scores.queries + query_block - 1) / query_block;
   int64_t cost = query_block * scores.keys * (2 * scores.size + v.dim(3));
   auto part = [&](int64_t from, int64_t to) {
@@ -544,6 +577,7 @@ void attention_vjp_keys(
     In<int32_t> segments,
     In<T> mask,
     In<bool> seen,
+    In<accum_t<T>> slopes,
     In<T> cotangent,
     In<accum_t<T>> lse,
     In<accum_t<T>> delta,
@@ -556,7 +590,7 @@ void attention_vjp_keys(
   using namespace flash;
   using A = accum_t<T>;
   Scores<T> scores{
-      q, k, segments, mask, seen, A(scale), A(softcap), causal, window};
+      q, k, segments, mask, seen, slopes, A(scale), A(softcap), causal, window};
   int64_t width = v.dim(3);
   int64_t blocks = (scores.keys + key_block - 1) / key_block;
   int64_t group = scores.key_heads == 0 ? 0 : scores.heads / scores.key_heads;
@@ -611,6 +645,106 @@ void attention_vjp_keys(
     }
   };
   mlxgen::share(scores.batch * scores.key_heads * blocks, cost, part);
+}
+
+/**
+ * The gradient with respect to an additive mask: the scores' cotangents, summed
+ * over the axes along which the mask is broadcast. `out` is (parts, *mask);
+ * each part sums over its share of the broadcast blocks. With `of_slopes`, the
+ * gradient with respect to slopes, as of a mask (1, heads, 1, 1) that is
+ * multiplied by the distances.
+ */
+template <typename T>
+void attention_vjp_mask_parts(
+    In<T> q,
+    In<T> k,
+    In<T> v,
+    In<int32_t> segments,
+    In<T> mask,
+    In<bool> seen,
+    In<accum_t<T>> slopes,
+    In<T> cotangent,
+    In<accum_t<T>> lse,
+    In<accum_t<T>> delta,
+    double scale,
+    double softcap,
+    bool causal,
+    int window,
+    int parts,
+    bool of_slopes,
+    Out<accum_t<T>> out) {
+  using namespace flash;
+  using A = accum_t<T>;
+  Scores<T> scores{
+      q, k, segments, mask, seen, slopes, A(scale), A(softcap), causal, window};
+  int64_t rows = out.dim(3), columns = out.dim(4);
+  int64_t query_blocks = (scores.queries + query_block - 1) / query_block;
+  int64_t key_blocks = (scores.keys + key_block - 1) / key_block;
+  // All blocks, along axes of `out` or along those that are summed.
+  int64_t all[] = {scores.batch, scores.heads, query_blocks, key_blocks};
+  int64_t own[4], others[4], tiles = 1, count = 1;
+  for (int i = 0; i < 4; ++i) {
+    bool summed = out.dim(i + 1) == 1;
+    own[i] = summed ? 1 : all[i];
+    others[i] = summed ? all[i] : 1;
+    tiles *= own[i];
+    count *= others[i];
+  }
+  int64_t cost =
+      query_block * key_block * (scores.size + v.dim(3)) * (count / parts + 1);
+  auto part = [&](int64_t from, int64_t to) {
+    Backward<T> backward{scores, v, cotangent, lse, delta, false};
+    int64_t height = std::min(query_block, scores.queries);
+    int64_t pitch = std::min(key_block, scores.keys);
+    std::vector<A> sums(height * pitch);
+    std::vector<A> row(columns == 1 ? 1 : pitch);
+    for (int64_t task = from; task < to; ++task) {
+      int64_t number = task / tiles;
+      std::fill(sums.begin(), sums.end(), A(0));
+      int64_t at[4]; // the block
+      for (int64_t other = count * number / parts;
+           other < count * (number + 1) / parts;
+           ++other) {
+        int64_t tile = task % tiles, rest = other;
+        for (int i = 3; i >= 0; --i) {
+          at[i] = tile % own[i] + rest % others[i];
+          tile /= own[i];
+          rest /= others[i];
+        }
+        int64_t query = at[2] * query_block, key = at[3] * key_block;
+        int64_t n = std::min(query_block, scores.queries - query);
+        int64_t m = std::min(key_block, scores.keys - key);
+        if (!scores.meet(query, n, key, m)) {
+          continue;
+        }
+        backward.compute(at[0], at[1], query, n, key, m);
+        for (int64_t i = 0; i < n; ++i) {
+          A distance = static_cast<A>(key - scores.own(query + i));
+          for (int64_t j = 0; j < m; ++j) {
+            A factor = of_slopes ? distance + static_cast<A>(j) : A(1);
+            sums[i * pitch + j] += backward.ds[i * m + j] * factor;
+          }
+        }
+      }
+      int64_t tile = task % tiles;
+      int64_t column = tile % own[3] * key_block;
+      int64_t first = tile / own[3] % own[2] * query_block;
+      int64_t head = tile / own[3] / own[2]; // of all elements of the batch
+      int64_t width = std::min<int64_t>(row.size(), columns - column);
+      for (int64_t i = 0; i < (rows == 1 ? 1 : std::min(height, rows - first));
+           ++i) {
+        std::fill(row.begin(), row.end(), A(0));
+        for (int64_t line = i; line < (rows == 1 ? height : i + 1); ++line) {
+          for (int64_t j = 0; j < pitch; ++j) {
+            row[columns == 1 ? 0 : j] += sums[line * pitch + j];
+          }
+        }
+        int64_t line = (number * own[0] * own[1] + head) * rows + first + i;
+        std::copy_n(row.data(), width, out.data + line * columns + column);
+      }
+    }
+  };
+  mlxgen::share(parts * tiles, cost, part);
 }
 
 } // namespace mlxops::cpu

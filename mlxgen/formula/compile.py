@@ -57,11 +57,11 @@ from .values import (
     binary,
     call,
     constant,
-    cpp,
     dereferenced,
     fit,
     hole,
     named,
+    present,
     remaining,
     several,
     ternary,
@@ -684,7 +684,7 @@ class Compiler(Lists):
             raise Wrong("is", node)
         value, positive = self.visit(node.left), isinstance(node.ops[0], ast.Is)
         if None in value.states:
-            tests = [cpp(part, ".has_value()") for part in (value.mode, value.cpp)]
+            tests = [present(part) for part in (value.mode, value.cpp)]
             tests = [unary("!", test) for test in tests] if positive else tests
             return Value("bool", binary("&&" if positive else "||", *tests), node)
         if value.optional and value.name is None:
@@ -692,7 +692,7 @@ class Compiler(Lists):
         if not value.optional:
             what = "is None" if value.kind == "none" else "is never None"
             raise Wrong("never_none", node, name=value.name or "this", what=what)
-        test = cpp(value.cpp, ".has_value()")
+        test = present(value.cpp)
         return Value("bool", unary("!", test) if positive else test, node)
 
     # Calls

@@ -34,6 +34,7 @@ from .values import (
     member,
     named,
     narrow,
+    present,
     several,
     unary,
 )
@@ -331,7 +332,7 @@ def condition(value: Value) -> Value:
         return constant(bool(value.items), value.at)
     if value.kind in LISTS and (not value.optional or value.name):
         plain = dereferenced(value) if value.optional else value
-        tests = [cpp(value.cpp, ".has_value()")] * value.optional
+        tests = [present(value.cpp)] * value.optional
         test = binary("&&", *tests, unary("!", member(plain.cpp, "empty")))
         return Value("bool", test, value.at)
     if value.kind != "bool" or value.optional:

@@ -38,6 +38,7 @@ from .values import (
     fit,
     member,
     named,
+    present,
     remaining,
     ternary,
 )
@@ -382,7 +383,7 @@ def select(function: MlxFunction, bound: Mapping[str, Value], stream: Cpp) -> Cp
             none = constant(None, value.at)
             absent = given and select(function, {**bound, name: none}, stream)
             if given is not None and absent is not None:
-                return ternary(cpp(value.cpp, ".has_value()"), given, absent)
+                return ternary(present(value.cpp), given, absent)
     return None
 
 

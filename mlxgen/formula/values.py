@@ -146,6 +146,11 @@ def ternary(test: Cpp, yes: Cpp, no: Cpp) -> Cpp:
     return cpp(test, " ? ", yes, " : ", no, like="?")
 
 
+def present(of: Cpp) -> Cpp:
+    """Return the test that an optional is not empty."""
+    return cpp(operand(of, LEVEL["unary"], True), ".has_value()")
+
+
 @dataclass(slots=True)
 class Value:
     """A part of a formula: its kind, its C++ and facts about it."""

@@ -258,8 +258,11 @@ class Subject:
     def keywords(self, arrays: Sequence[mx.array]) -> dict[str, Any]:
         """Return the arguments of a call: these arrays and the other values of the sample."""
         kinds = {arg["name"]: arg["kind"] for arg in self.op["args"]}
-        absent = [a for a in self.op["args"] if a["kind"] == "array" and not _is_by_default(a)]
-        out: dict[str, Any] = {arg["name"]: None for arg in absent}
+        # An array or string that the sample omits has its default, any other absent array is None.
+        absent = [a for a in self.op["args"] if a["kind"] == "array"]
+        out: dict[str, Any] = {
+            arg["name"]: arg["value"] if _is_by_default(arg) else None for arg in absent
+        }
         sample = self.case.sample
         for name, kind in kinds.items():
             if kind == "list of optional arrays" and sample.get(name) is not None:

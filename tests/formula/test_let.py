@@ -30,13 +30,16 @@ YAML = """
     slope: grad_y * (weight if has else ones_like(inverse))
     count: x.size // x.shape[-1]
     moments: (avg_, inverse)
+    given: weight if eps > 0 else None
   composite: (scaled if has else xhat, moments[0], moments[1])
   grad:
     x: >-
       inverse * (slope - mean(slope, axis=dims, keepdims=True)
       - xhat * mean(slope * xhat, axis=dims, keepdims=True)) + 0 * grad_avg + 0 * grad_inv
     weight: grad_y * xhat
-  checks: [{that: count > 1, else: more than one element is needed}]
+  checks:
+    - {that: count > 1, else: more than one element is needed}
+    - {that: given is None or given.ndim == 1, else: weight must be a vector}
 - signature: "third(x: array) -> array"
   let:
     extent: x.shape[2]

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 from ops.accuracy import draw
 
-from mlxgen.testing import metal_backend, to_numpy
+from mlxgen.testing import gradcheck, metal_backend, to_numpy
 
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-22, mx.float64: 2**-50}
 
 
-def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, softcap):
-    """Return the result and the gradients of q, k, v and sinks, with all scores in memory."""
+def exact(q, k, v, mask, sinks, cu_seqlens, slopes, cotangent, scale, causal, window, softcap):
+    """Return the result and the gradients of q, k, v, a mask of numbers, sinks and slopes.
+
+    All scores are in memory.
+    """
     heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
     group = heads // k.shape[1]
     k, v = (np.repeat(x, group, axis=1) for x in (k, v))
@@ -26,13 +29,14 @@ def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, so
     i = np.arange(queries)[:, None] + keys - queries
     j = np.arange(keys)[None]
     seen = np.ones((queries, keys), bool)
+    if cu_seqlens is not None:
+        i, seen = own_sequence(*cu_seqlens, queries, keys)
+    if slopes is not None:
+        scores = scores + slopes[:, None, None] * (j - i)
     if causal:
         seen &= j <= i
     if window is not None:
         seen &= (i - j < window) & (j - i < window)
-    if cu_seqlens is not None:
-        ids = np.searchsorted(cu_seqlens, np.arange(keys), side="right")
-        seen &= (ids[:, None] == ids[None]) & ((ids > 0) & (ids < len(cu_seqlens)))[:, None]
     scores = np.where(seen, scores, -np.inf)
     if sinks is not None:  # as an additional key, whose value is 0
         scores = np.append(scores, np.broadcast_to(sinks[:, None, None], (*q.shape[:3], 1)), -1)
@@ -44,13 +48,39 @@ def exact(q, k, v, mask, sinks, cu_seqlens, cotangent, scale, causal, window, so
     dp[..., :keys] = cotangent @ v.swapaxes(-1, -2)
     ds = p * (dp - (p * dp).sum(-1, keepdims=True))
     grad_sinks = None if sinks is None else ds[..., keys].sum((0, 2))
+    grad_mask = None
+    if mask is not None and mask.dtype != bool:
+        grad_mask = sum_to(ds[..., :keys], mask.shape)
+    tilted = ds[..., :keys] * (j - i)
+    grad_slopes = None if slopes is None else tilted.sum((0, 2, 3))
     p, ds = p[..., :keys], ds[..., :keys] * slope * scale
 
     def of_groups(x):
         return x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2)
 
     grad_k = of_groups(ds.swapaxes(-1, -2) @ q)
-    return p @ v, ds @ k, grad_k, of_groups(p.swapaxes(-1, -2) @ cotangent), grad_sinks
+    grads = [ds @ k, grad_k, of_groups(p.swapaxes(-1, -2) @ cotangent)]
+    grads += [x for x in (grad_mask, grad_sinks) if x is not None]
+    if slopes is not None:  # with the size of its summands, which cancel
+        grads.append((grad_slopes, np.abs(tilted).sum((0, 2, 3)).max()))
+    return p @ v, *grads
+
+
+def own_sequence(starts, key_starts, queries, keys):
+    """Return the key at each query's position, (queries, 1), and the keys of its own sequence."""
+    own, seen = np.zeros((queries, 1)), np.zeros((queries, keys), bool)
+    ends = zip(starts[:-1], starts[1:], key_starts[:-1], key_starts[1:], strict=True)
+    for first, end, first_key, end_key in ends:
+        rows = slice(max(first, 0), max(end, 0))
+        seen[rows, max(first_key, 0) : max(end_key, 0)] = True
+        own[rows, 0] = np.arange(queries)[rows] + end_key - end
+    return own, seen
+
+
+def sum_to(x, shape):
+    """Undo the broadcasting of an array of this shape."""
+    x = x.sum(tuple(range(x.ndim - len(shape))))
+    return x.sum(tuple(i for i, n in enumerate(shape) if n == 1), keepdims=True)
 
 
 def inputs(dtype, batch=2, heads=4, key_heads=2, queries=5, keys=7, size=8, width=8):
@@ -58,34 +88,47 @@ def inputs(dtype, batch=2, heads=4, key_heads=2, queries=5, keys=7, size=8, widt
     return [draw(dtype, (batch, *s), -2, 2, seed=i)[0] for i, s in enumerate(shapes)]
 
 
-def check(arrays, mask=None, sinks=None, cu_seqlens=None, gradients=True, **options):
+def check(
+    arrays, mask=None, sinks=None, cu_seqlens=None, alibi_slopes=None, gradients=True, **options
+):
     """Compare results and gradients with exact ones for the same numbers."""
     options = {"scale": 0.3, "causal": False, "window": None, "softcap": None, **options}
     dtype = arrays[0].dtype
     shape = (*arrays[0].shape[:3], arrays[2].shape[3])
     cotangent = draw(dtype, shape, -1, 1, seed=9)[0]
-    others = [None if x is None else to_numpy(x) for x in (mask, sinks, cu_seqlens, cotangent)]
+    optional = {"mask": mask, "sinks": sinks, "alibi_slopes": alibi_slopes}
+    given = {name: None if x is None else to_numpy(x) for name, x in optional.items()}
+    fixed, starts = {"cu_seqlens": cu_seqlens}, None
+    if cu_seqlens is not None:
+        pair = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens,) * 2
+        starts = [x.tolist() for x in pair]
+    if isinstance(cu_seqlens, tuple):
+        fixed = {"cu_seqlens_q": pair[0], "cu_seqlens_k": pair[1]}
     if mask is not None and mask.dtype == mx.bool_:
-        others[0] = others[0].astype(bool)
+        given["mask"], fixed["mask"] = given["mask"].astype(bool), mask
+    others = given["mask"], given["sinks"], starts, given["alibi_slopes"], to_numpy(cotangent)
     expected = exact(*map(to_numpy, arrays), *others, *options.values())
-    trained = [*arrays] if sinks is None else [*arrays, sinks]
+    names = [name for name, x in optional.items() if x is not None and name not in fixed]
+    trained = [*arrays, *(optional[name] for name in names)]
 
-    def call(q, k, v, sinks=sinks):
-        return mlxops.nn.attention(q, k, v, mask, sinks, cu_seqlens, **options)
+    def call(q, k, v, *more):
+        named = {**fixed, **dict(zip(names, more, strict=True))}
+        return mlxops.nn.attention(q, k, v, **named, **options)
 
     got = call(*trained)
     assert got.dtype == dtype
     close(got, expected[0], dtype)
     if gradients:
-        numbers = tuple(range(len(trained)))
-        grads = mx.grad(lambda *x: (call(*x) * cotangent).sum(), argnums=numbers)(*trained)
-        for got, wanted in zip(grads, expected[1:], strict=False):
-            close(got, wanted, dtype)
+        argnums = tuple(range(len(trained)))
+        grads = mx.grad(lambda *x: (call(*x) * cotangent).sum(), argnums)(*trained)
+        for got, wanted in zip(grads, expected[1:], strict=True):
+            wanted, size = wanted if isinstance(wanted, tuple) else (wanted, 1.0)
+            close(got, wanted, dtype, size)
 
 
-def close(got, wanted, dtype):
-    """Compare within some roundings relative to the largest number."""
-    atol = 8 * EPSILON[dtype] * max(1.0, np.abs(wanted).max(initial=0))
+def close(got, wanted, dtype, size=1.0):
+    """Compare within some roundings relative to the largest number, or to summands of a size."""
+    atol = 8 * EPSILON[dtype] * max(1.0, size, np.abs(wanted).max(initial=0))
     got = got if isinstance(got, np.ndarray) else to_numpy(got)
     np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
 
@@ -139,6 +182,139 @@ def test_masks(shape):
     check(arrays, mx.array(np.random.default_rng(5).uniform(size=shape) < 0.7))
 
 
+def test_bools_of_trained_arrays():
+    """A comparison has the gradient 0, as with MLX's own functions."""
+    q, k, v = inputs(mx.float32)
+
+    def loss(threshold, q):
+        mask = mx.arange(7) * 1.0 < threshold
+        return mlxops.nn.attention(q, k, v, mask, scale=0.3).sum() + threshold.sum()
+
+    gradient, of_q = mx.grad(loss, (0, 1))(mx.array(3.5), q)
+    assert gradient.item() == 1 and mx.any(of_q)
+
+
+# More blocks than one along all axes, on either backend, and remainders of all of them.
+@pytest.mark.parametrize(
+    "shape", [(100, 140), (140,), (100, 1), (1,), (2, 1, 140), (3, 1, 100, 1)], ids=str
+)
+def test_gradients_of_masks(shape):
+    arrays = inputs(mx.float32, 3, 2, 1, 100, 140, 4, 4)
+    check(arrays, draw(mx.float32, shape, seed=4)[0], causal=True)
+
+
+def test_gradients_of_masks_in_all_dtypes(dtype):
+    """With all other options: -inf, softcap, window and sinks."""
+    mask, sinks = draw(dtype, (4, 5, 7), seed=4)[0], draw(dtype, (4,), seed=6)[0]
+    mask[:, :, 3] = mask[1, 2] = mask[2, 0, 5] = -mx.inf
+    check(inputs(dtype), mask, sinks, softcap=1.5, window=4)
+
+
+def test_gradients_of_masks_in_sequences():
+    arrays = inputs(mx.float32, 1, queries=7)
+    check(arrays, draw(mx.float32, (7, 7), seed=4)[0], cu_seqlens=mx.array([1, 3, 6]))
+
+
+@pytest.mark.parametrize("shape", MASKS, ids=str)
+def test_gradients_of_masks_are_those_of_mlx(shape):
+    arrays = [*inputs(mx.float32), draw(mx.float32, shape, seed=4)[0]]
+    arrays.append(draw(mx.float32, arrays[0].shape, -1, 1, seed=9)[0])
+
+    def gradient(function, q, k, v, mask, cotangent):
+        def call(mask):
+            return function(q, k, v, scale=0.3, mask=mask)
+
+        return mx.vjp(call, [mask], [cotangent])[1][0]
+
+    got = gradient(mlxops.nn.attention, *arrays)
+    with mx.stream(mx.cpu):
+        doubles = [x.astype(mx.float64) for x in arrays]
+        wanted = to_numpy(gradient(mx.fast.scaled_dot_product_attention, *doubles))
+    close(got, wanted, mx.float32)
+
+
+def test_gradients_of_masks_by_differences():
+    with mx.stream(mx.cpu):
+        q, k, v = inputs(mx.float64)
+        mask, step = to_numpy(draw(mx.float64, (4, 1, 7), seed=4)[0]), 1e-5
+
+        def loss(mask):
+            return mlxops.nn.attention(q, k, v, mask, scale=0.3, softcap=2.0).square().sum()
+
+        got = to_numpy(mx.grad(loss)(mx.array(mask, mx.float64)))
+        for at in np.ndindex(mask.shape):
+            ends = [mask.copy(), mask.copy()]
+            ends[0][at] -= step
+            ends[1][at] += step
+            low, high = (loss(mx.array(end, mx.float64)).item() for end in ends)
+            assert got[at] == pytest.approx((high - low) / (2 * step), rel=1e-7, abs=1e-8)
+
+
+def test_gradients_of_masks_repeat_and_are_optional(request):
+    """They are the same in each run; without them, their kernel does not run."""
+    q, k, v = inputs(mx.float32, 3, 2, 1, 40, 40)
+    mask = draw(mx.float32, (40, 1), seed=4)[0]
+
+    def loss(q, mask):
+        return mlxops.nn.attention(q, k, v, mask, scale=0.3).square().sum()
+
+    first, again = (mx.grad(loss, 1)(q, mask) for _ in range(2))
+    assert mx.array_equal(first, again)
+    if metal_backend() == "emulation":
+        launches = request.getfixturevalue("metal_launches")
+        mx.eval(mx.grad(loss, 1)(q, mask))
+        assert "attention_vjp_mask_parts_float32" in launches()
+        mx.eval(mx.grad(loss, 0)(q, mask))
+        assert "attention_vjp_mask_parts_float32" not in launches()
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf], ids=str)
+def test_gradients_of_masks_for_hidden_keys(poison):
+    """A key and value that no query sees change nothing; those that some see, only their rows."""
+    q, k, v = inputs(mx.float32)
+    mask = to_numpy(draw(mx.float32, (5, 7), seed=4)[0])
+    mask[:, 5] = mask[1, 2] = -np.inf
+
+    def gradient(k, v):
+        def loss(mask):
+            return mlxops.nn.attention(q, k, v, mask, scale=0.3).square().sum()
+
+        return to_numpy(mx.grad(loss)(mx.array(mask)))
+
+    wanted = gradient(k, v)
+    assert not wanted[:, 5].any() and wanted[1, 2] == 0
+    k[:, :, 5] = v[:, :, 5] = poison
+    np.testing.assert_array_equal(gradient(k, v), wanted)
+    v[:, :, 2] = poison
+    got = gradient(k, v)
+    np.testing.assert_array_equal(got[1], wanted[1])
+    assert np.isnan(got[0, :5]).all() and not got[:, 5].any()
+
+
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0)], ids=str)
+def test_gradients_of_masks_without_pairs(sizes):
+    q, k, v = inputs(mx.float32, queries=sizes[0], keys=sizes[1])
+    for shape in (sizes, (1, 1), (4, 1, 1), (2, 1, *sizes)):
+        mask = mx.ones(shape)
+        got = mx.grad(lambda mask: mlxops.nn.attention(q, k, v, mask, scale=1.0).sum())(mask)
+        assert got.shape == shape and not mx.any(got)
+
+
+def test_gradients_of_masks_under_vmap():
+    q, k, v = inputs(mx.float32)
+    masks = draw(mx.float32, (3, 4, 1, 7), seed=4)[0]
+
+    def loss(mask):
+        return mlxops.nn.attention(q, k, v, mask, scale=0.3).square().sum()
+
+    gradient = mx.grad(loss)
+
+    expected = mx.stack([gradient(mask) for mask in masks])
+    np.testing.assert_allclose(mx.vmap(gradient)(masks), expected, atol=1e-6)
+    turned = mx.vmap(gradient, in_axes=3)(mx.moveaxis(masks, 0, 3))
+    np.testing.assert_allclose(turned, expected, atol=1e-6)
+
+
 def test_masks_of_other_dtypes_do_not_widen():
     check(inputs(mx.bfloat16), mx.zeros((5, 7)))
 
@@ -156,6 +332,44 @@ def test_nothing_to_see(dtype):
 def test_sinks(dtype):
     check(inputs(dtype), sinks=draw(dtype, (4,), seed=6)[0], causal=True)
     check(inputs(dtype), mx.array(np.arange(7) > 6), draw(dtype, (4,), seed=6)[0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True},
+        {"window": 3, "softcap": 1.5},
+        {"cu_seqlens": (mx.array([0, 2, 5]), mx.array([0, 4, 7])), "causal": True},
+    ],
+    ids=["all", "causal", "softcap", "sequences"],
+)
+def test_alibi(dtype, options):
+    slopes = mx.array([0.5, -0.25, 0.0, 2.0], dtype)
+    check(inputs(dtype), alibi_slopes=slopes, **options)
+
+
+def test_alibi_in_blocks():
+    arrays = inputs(mx.float32, 2, 2, 1, 110, 140)
+    bias, slopes = draw(mx.float32, (140,), seed=4)[0], mx.array([0.05, 0.25])
+    check(arrays, bias, alibi_slopes=slopes, causal=True)
+
+
+def test_alibi_is_a_bias_of_distances():
+    """As Press et al. add it; slopes of 16-bit arrays can be float32."""
+    q, k, v = inputs(mx.float32, queries=7)
+    slopes = mx.array([2.0 ** (-8 * (h + 1) / 4) for h in range(4)])
+    bias = slopes[:, None, None] * -mx.maximum(mx.arange(7)[:, None] - mx.arange(7)[None], 0)
+    wanted = mlxops.nn.attention(q, k, v, bias, scale=0.3, causal=True)
+    got = mlxops.nn.attention(q, k, v, alibi_slopes=slopes, scale=0.3, causal=True)
+    np.testing.assert_allclose(got, wanted, atol=1e-6)
+    half = [x.astype(mx.bfloat16) for x in (q, k, v)]
+    got = mlxops.nn.attention(*half, alibi_slopes=slopes, scale=0.3, causal=True)
+    assert got.dtype == mx.bfloat16
+    gradient = mx.grad(
+        lambda s: mlxops.nn.attention(*half, alibi_slopes=s, scale=0.3, causal=True).sum()
+    )(slopes)
+    assert gradient.dtype == mx.float32
 
 
 # Also with queries outside of all sequences, before and after them.
@@ -178,6 +392,59 @@ STARTS = [
 def test_sequences_behind_each_other(cu_seqlens, causal):
     arrays = inputs(mx.float32, 1, queries=7)
     check(arrays, cu_seqlens=mx.array(cu_seqlens), causal=causal)
+
+
+# Fewer and more queries than keys, none of either, and queries and keys of no sequence.
+PAIRS = [
+    ([0, 2, 5], [0, 4, 7]),
+    ([0, 4, 5], [0, 1, 7]),
+    ([0, 0, 5], [0, 3, 7]),
+    ([0, 3, 5], [0, 7, 7]),
+    ([1, 2, 4], [2, 4, 6]),
+    ([0], [0]),
+    ([-1, 3, 9], [0, 2, 9]),
+]
+WAYS_OF_PAIRS = [{}, {"causal": True}, {"window": 2}, {"causal": True, "window": 2}]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+@pytest.mark.parametrize("options", WAYS_OF_PAIRS, ids=str)
+def test_sequences_of_two_lengths(pair, options):
+    check(inputs(mx.float32), cu_seqlens=tuple(map(mx.array, pair)), **options)
+
+
+def test_sequences_of_two_lengths_in_blocks():
+    """More blocks than one of queries and of keys, whose sequences end elsewhere."""
+    arrays = inputs(mx.float32, 1, 2, 1, 110, 140)
+    mask = draw(mx.float32, (140,), seed=4)[0]
+    starts = mx.array([0, 30, 35, 110]), mx.array([0, 10, 100, 135])
+    check(arrays, mask, cu_seqlens=starts, causal=True)
+
+
+def test_each_pair_of_sequences_is_as_alone():
+    q, k, v = inputs(mx.float32, 1, queries=9)
+    pair = {"cu_seqlens_q": mx.array([0, 2, 9]), "cu_seqlens_k": mx.array([0, 4, 7])}
+    together = mlxops.nn.attention(q, k, v, scale=0.3, causal=True, **pair)
+    for a, b, c, d in ((0, 2, 0, 4), (2, 9, 4, 7)):
+        alone = mlxops.nn.attention(
+            q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], scale=0.3, mask="causal"
+        )
+        np.testing.assert_allclose(alone, together[:, :, a:b], atol=1e-6)
+    same = mx.array([0, 3, 7])
+    q = q[:, :, :7]
+    wanted = mlxops.nn.attention(q, k, v, scale=0.3, causal=True, cu_seqlens=same)
+    pair = {"cu_seqlens_q": same, "cu_seqlens_k": same.astype(mx.int64)}
+    got = mlxops.nn.attention(q, k, v, scale=0.3, causal=True, **pair)
+    assert mx.array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("starts", [[5, 0, 3], [2**31 - 1, 0, -(2**31)], [0, -(2**31), 5]], ids=str)
+def test_starts_of_keys_that_do_not_ascend(starts):
+    """The keys are unspecified, but no query reads outside of the arrays."""
+    q, k, v = inputs(mx.float32)
+    pair = {"cu_seqlens_q": mx.array([0, 3, 5]), "cu_seqlens_k": mx.array(starts)}
+    for options in WAYS_OF_PAIRS:
+        assert mx.all(mx.isfinite(mlxops.nn.attention(q, k, v, scale=0.3, **options, **pair)))
 
 
 def test_each_sequence_is_as_alone():
@@ -268,9 +535,14 @@ WAYS = {
     "numbers": (HIDDEN, {"mask": mx.array(np.where(HIDDEN, 0, -np.inf), mx.float32)}),
     "row of bools": (np.tile(HIDDEN[0], (5, 1)), {"mask": mx.array(HIDDEN[0])}),
     "causal": (DISTANCES >= 0, {"causal": True}),
+    "slopes": (DISTANCES >= 0, {"causal": True, "alibi_slopes": mx.zeros(4)}),
     "window": (np.abs(DISTANCES) < 2, {"window": 2}),
     "causal window": ((DISTANCES >= 0) & (DISTANCES < 3), {"causal": True, "window": 3}),
     "sequences": (IN_SEGMENTS, {"cu_seqlens": mx.array([0, 2, 5])}),
+    "two lengths": (
+        own_sequence([0, 2, 5], [0, 4, 7], 5, 7)[1],
+        {"cu_seqlens_q": mx.array([0, 2, 5]), "cu_seqlens_k": mx.array([0, 4, 7])},
+    ),
 }
 
 
@@ -375,6 +647,93 @@ def test_cotangents_as_of_scaled_losses(half):
         np.testing.assert_array_equal(gradient.astype(mx.float32), np.full(q.shape, wanted))
 
 
+def with_lse(q, k, v, bias, sinks, scale=0.3):
+    """Return the results of attention_with_lse from MLX's operations."""
+    k, v = (mx.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = scale * q @ k.swapaxes(-1, -2) + bias
+    scores = mx.concatenate([scores, mx.broadcast_to(sinks[:, None, None], (*q.shape[:3], 1))], -1)
+    return mx.softmax(scores, -1)[..., :-1] @ v, mx.logsumexp(scores, -1)
+
+
+def test_lse_and_its_gradient(dtype):
+    """The cotangents of both outputs reach all arrays."""
+    arrays = [*inputs(dtype), draw(dtype, (4, 1, 7), seed=4)[0], draw(dtype, (4,), seed=6)[0]]
+    kept = mx.float64 if dtype == mx.float64 else mx.float32
+    cotangents = [draw(dtype, (2, 4, 5, 8), -1, 1, seed=9)[0], draw(kept, (2, 4, 5), seed=8)[0]]
+
+    def call(*x):
+        return mlxops.nn.attention_with_lse(*x, scale=0.3)
+
+    (y, lse), grads = mx.vjp(call, arrays, cotangents)
+    assert (y.dtype, lse.dtype) == (dtype, kept)
+    assert mx.array_equal(y, mlxops.nn.attention(*arrays, scale=0.3))
+    with mx.stream(mx.cpu):
+        doubles = [x.astype(mx.float64) for x in (*arrays, *cotangents)]
+        wanted, wanted_grads = mx.vjp(with_lse, doubles[:5], doubles[5:])
+    for got, expected in zip((y, *grads), (wanted[0], *wanted_grads), strict=True):
+        # MLX's exp is accurate to 2.6e-8 in float64.
+        np.testing.assert_allclose(
+            to_numpy(got), to_numpy(expected), rtol=0, atol=max(16 * EPSILON[dtype], 1e-6)
+        )
+    np.testing.assert_allclose(to_numpy(lse), to_numpy(wanted[1]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sinks", [None, 1.0, -np.inf])
+def test_lse_of_queries_that_see_nothing(sinks):
+    arrays = inputs(mx.float32)
+    mask = mx.array([[True] * 7, [False] * 7, [True] * 7, [False] * 7, [True] * 7])
+    sinks = None if sinks is None else mx.full((4,), sinks)
+
+    def call(*x):
+        return mlxops.nn.attention_with_lse(*x, mask, sinks, scale=0.3)
+
+    y, lse = call(*arrays)
+    wanted = -np.inf if sinks is None else sinks[0].item()
+    assert not mx.any(y[:, :, 1::2]) and mx.all(lse[:, :, 1::2] == wanted)
+    assert mx.all(mx.isfinite(lse[:, :, ::2]))
+    grads = mx.grad(lambda *x: call(*x)[1][:, :, ::2].sum() + call(*x)[0].sum(), (0, 1, 2))(*arrays)
+    assert all(mx.all(mx.isfinite(g)) for g in grads) and not mx.any(grads[0][:, :, 1::2])
+    if sinks is not None:
+        gradient = mx.grad(
+            lambda s: mlxops.nn.attention_with_lse(*arrays, mask, s, scale=0.3)[1].sum()
+        )
+        assert mx.all(mx.isfinite(gradient(sinks)))
+
+
+def test_parts_of_the_keys_are_combined():
+    """With the logarithms, results and gradients of parts make up those of all keys."""
+    arrays = inputs(mx.float32)
+
+    def combined(q, k, v):
+        parts = [(k[:, :, at], v[:, :, at]) for at in (slice(0, 3), slice(3, 7))]
+        (y1, lse1), (y2, lse2) = (
+            mlxops.nn.attention_with_lse(q, *part, scale=0.3) for part in parts
+        )
+        lse = mx.logaddexp(lse1, lse2)
+        return mx.exp(lse1 - lse)[..., None] * y1 + mx.exp(lse2 - lse)[..., None] * y2
+
+    def whole(*x):
+        return mlxops.nn.attention(*x, scale=0.3)
+
+    cotangent = [draw(mx.float32, (2, 4, 5, 8), -1, 1, seed=9)[0]]
+    (got,), grads = mx.vjp(combined, arrays, cotangent)
+    (wanted,), expected = mx.vjp(whole, arrays, cotangent)
+    for a, b in zip((got, *grads), (wanted, *expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=3e-6)
+
+
+def test_attention_with_lse_checks_its_arguments():
+    q, k, v = inputs(mx.float32)
+    for options in ({"window": 0}, {"mask": mx.zeros((3, 3))}, {"cu_seqlens": mx.array([0, 5])}):
+        with pytest.raises(ValueError, match=r"^\[attention_with_lse\] "):
+            mlxops.nn.attention_with_lse(q, k, v, scale=1.0, **options)
+    causal = mlxops.nn.attention_with_lse(q, k, v, "causal", scale=1.0)
+    for got, wanted in zip(
+        causal, mlxops.nn.attention_with_lse(q, k, v, scale=1.0, causal=True), strict=True
+    ):
+        assert mx.array_equal(got, wanted)
+
+
 @pytest.mark.parametrize("sink", [-np.inf, np.inf, 0.0])
 def test_sinks_of_queries_that_see_nothing(sink):
     arrays = [*inputs(mx.float32), mx.full((4,), sink)]
@@ -405,7 +764,17 @@ WITH = {
     "causal window": {"causal": True, "window": 2},
     "bools": {"mask": lambda n: mx.arange(n["Lq"] * n["Lk"]).reshape(n["Lq"], -1) % 3 > 0},
     "numbers": {"mask": lambda n: draw(mx.float32, (n["H"], 1, n["Lk"]), seed=4)[0]},
+    "numbers with gradients": {"mask": lambda n: draw(mx.float32, (n["H"], 1, n["Lk"]), seed=4)[0]},
+    "all axes with gradients": {
+        "mask": lambda n: draw(mx.float32, (n["B"], n["H"], n["Lq"], n["Lk"]), seed=4)[0]
+    },
     "sinks": {"sinks": lambda n: draw(mx.float32, (n["H"],), seed=6)[0], "causal": True},
+    "slopes with gradients": {"alibi_slopes": lambda n: draw(mx.float32, (n["H"],), seed=6)[0]},
+    "two lengths": {
+        "cu_seqlens_q": lambda n: mx.array([0, 2, *range(4, 8)][: n["N"]]),
+        "cu_seqlens_k": lambda n: mx.array([1, 3, *range(5, 9)][: n["N"]]),
+        "causal": True,
+    },
     "sequences": {"cu_seqlens": lambda n: mx.array([0, 2, *range(4, 8)][: n["N"]]), "window": 3},
 }
 
@@ -415,7 +784,7 @@ def test_shapeless_compile(way):
     """Each size is changed in turn, and all of them; results and gradients are compared."""
     options = {name: x for name, x in WITH[way].items() if not callable(x)}
     optional = {name: x for name, x in WITH[way].items() if callable(x)}
-    lengths = dict(LENGTHS, Lk=5, N=3) if way == "sequences" else LENGTHS
+    lengths = dict(LENGTHS, Lk=5, N=3) if way in ("sequences", "two lengths") else LENGTHS
 
     def arguments(n):
         arrays = inputs(mx.float32, n["B"], n["H"], n["Hk"], n["Lq"], n["Lk"], n["D"], n["Dv"])
@@ -423,7 +792,7 @@ def test_shapeless_compile(way):
         return cotangent, *arrays, *(make(n) for make in optional.values())
 
     def call(cotangent, *arrays):
-        trained = 4 if way == "sinks" else 3
+        trained = 4 if way == "sinks" or "gradients" in way else 3
 
         def forward(*trained):
             others = dict(zip(optional, (*trained[3:], *arrays[len(trained) :]), strict=True))
@@ -444,7 +813,9 @@ def test_shapeless_compile(way):
         given = arguments({**lengths, **change})
         for got, wanted in zip(compiled(*given), call(*given), strict=True):
             assert got.shape == wanted.shape
-            np.testing.assert_array_equal(got, wanted)
+            # A mask's gradient has as many parts as for the traced shapes.
+            atol = 4e-6 if "gradients" in way else 0
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
 
 
 def test_shapeless_compile_refuses_what_does_not_fit():
@@ -467,7 +838,7 @@ def test_shapeless_compile_refuses_what_does_not_fit():
     compiled = mx.compile(of_sequences, shapeless=True)
     compiled(q, k[:, :, :5], v[:, :, :5], starts)
     for n in (2, 7):
-        with pytest.raises(ValueError, match=r"^\[attention_parts\] .*same length"):
+        with pytest.raises(ValueError, match=r"^\[attention_segments\] .*same length"):
             mx.eval(compiled(q, k[:, :, :n], v[:, :, :n], starts))
     with pytest.raises(ValueError, match=r"^\[attention_segments\] .*at least one number"):
         mx.eval(compiled(q, k[:, :, :5], v[:, :, :5], starts[:0]))
@@ -491,8 +862,28 @@ def test_it_is_mlx_attention():
     q, k, v = inputs(mx.float32, size=64, width=64)
     theirs = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125, mask="causal")
     np.testing.assert_allclose(
-        mlxops.nn.attention(q, k, v, scale=0.125, causal=True), theirs, atol=2e-6
+        mlxops.nn.attention(q, k, v, scale=0.125, mask="causal"), theirs, atol=2e-6
     )
+
+
+def test_causal_as_a_mask():
+    """It is the argument ``causal``, next to all other options and in gradients."""
+    arrays = inputs(mx.float32, 1, queries=7)
+    starts = mx.array([0, 3, 7])
+
+    def run(**options):
+        def loss(*arrays):
+            y = mlxops.nn.attention(*arrays, scale=0.3, window=2, cu_seqlens=starts, **options)
+            return y.square().sum(), y
+
+        (_, y), grads = mx.value_and_grad(loss, (0, 1, 2))(*arrays)
+        return y, *grads
+
+    wanted = run(causal=True)
+    for options in ({"mask": "causal"}, {"mask": "causal", "causal": True}):
+        for got, expected in zip(run(**options), wanted, strict=True):
+            assert mx.array_equal(got, expected)
+    assert not mx.array_equal(run()[0], wanted[0])
 
 
 @pytest.mark.skipif(metal_backend() == "emulation", reason="16 million scores take a minute")
@@ -507,14 +898,59 @@ def test_memory_is_that_of_blocks():
     assert mx.get_peak_memory() - before < 4e6
 
 
-def test_once_differentiable():
-    q, k, v = inputs(mx.float32)
+def small(seed=0, heads=4, queries=3, keys=5):
+    """Return float64 arrays for finite differences: two heads use the same keys."""
+    rng = np.random.default_rng(seed)
+    shapes = (1, heads, queries, 2), (1, heads // 2, keys, 2), (1, heads // 2, keys, 3)
+    return [mx.array(rng.normal(size=shape), mx.float64) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True, "window": 2, "softcap": 1.5, "sinks": mx.array([0.5, -1.0, 0.0, 2.0])},
+        {"window": 2, "alibi_slopes": mx.array([0.5, 0.25, -0.1, 1.0])},
+        {"mask": mx.array(np.arange(60).reshape(4, 3, 5) % 4 > 0)},
+        {"mask": mx.array([[0.5], [-1.0], [0.0]])},
+        {"cu_seqlens_q": mx.array([0, 1, 3]), "cu_seqlens_k": mx.array([1, 3, 5]), "causal": True},
+    ],
+)
+def test_second_derivatives(options):
+    arrays = {n: a.astype(mx.float64) if a.dtype == mx.float32 else a for n, a in options.items()
+              if isinstance(a, mx.array)}  # fmt: skip
+
+    def fn(q, k, v):
+        return mlxops.nn.attention(q, k, v, scale=0.7, **{**options, **arrays})
+
+    gradcheck(fn, *small(), checks=("second", "jvp"))
+
+
+def test_third_derivatives():
+    q, k, v = small()
 
     def gradient(q):
-        return mx.grad(lambda q: mlxops.nn.attention(q, k, v, scale=0.3).sum())(q).sum()
+        return mx.grad(lambda q: mx.square(mlxops.nn.attention(q, k, v, scale=0.7)).sum())(q)
 
-    with pytest.raises(ValueError, match=r"^\[attention_vjp_queries\] .* once differentiable"):
-        mx.grad(gradient)(q)
+    gradcheck(gradient, q, checks=("vjp", "second"))
+
+
+def test_second_derivatives_of_logarithms():
+    q, k, v = small()
+    gradcheck(
+        lambda q, k: mlxops.nn.attention_with_lse(q, k, v, scale=0.7), q, k, checks=("second",)
+    )
+
+
+def test_once_differentiable_in_masks():
+    q, k, v = small()
+
+    def gradient(mask):
+        loss = mx.grad(lambda m: mlxops.nn.attention(q, k, v, m, scale=0.3).sum())
+        return loss(mask).sum()
+
+    with pytest.raises(ValueError, match=r"^\[attention_vjp_mask_parts\] .* once differentiable"):
+        mx.grad(gradient)(mx.zeros((3, 5), mx.float64))
 
 
 @pytest.mark.parametrize(
@@ -527,11 +963,23 @@ def test_once_differentiable():
         ({"k": (3, 2, 7, 8), "v": (3, 2, 7, 8)}, r"k must be \(B, "),
         ({"mask": (5, 6)}, r"mask must be broadcast to \(B, H, Lq, Lk\)"),
         ({"mask": (1, 2, 4, 5, 7)}, "at most 4 axes"),
+        ({"mask": "casual"}, "mask must be an array or one of 'causal', got 'casual'"),
         ({"mask": mx.zeros((5, 7), mx.int32)}, "mask must be bools or floating"),
         ({"mask": mx.zeros((5, 7), mx.complex64)}, "mask must be bools or floating"),
         ({"sinks": (3,)}, r"sinks must be \(H,\)"),
+        ({"alibi_slopes": (3,)}, r"alibi_slopes must be \(H,\)"),
+        ({"alibi_slopes": mx.zeros(4, mx.int32)}, "alibi_slopes must be floating"),
         ({"cu_seqlens": (2,)}, "same length"),
         ({"cu_seqlens": mx.zeros(2), "q": (2, 4, 7, 8)}, "cu_seqlens must be integers"),
+        ({"cu_seqlens_q": (2,)}, "cu_seqlens_q and cu_seqlens_k belong together"),
+        ({"cu_seqlens_k": (2,)}, "cu_seqlens_q and cu_seqlens_k belong together"),
+        ({"cu_seqlens_q": (2,), "cu_seqlens_k": (3,)}, "belong together, with the same shape"),
+        ({"cu_seqlens_q": mx.zeros(2), "cu_seqlens_k": (2,)}, "cu_seqlens_q must be integers"),
+        ({"cu_seqlens_q": (2,), "cu_seqlens_k": mx.zeros(2)}, "cu_seqlens_k must be integers"),
+        (
+            {"q": (2, 4, 7, 8), "cu_seqlens": (2,), "cu_seqlens_q": (2,), "cu_seqlens_k": (2,)},
+            "cu_seqlens_q and cu_seqlens_k replace cu_seqlens",
+        ),
         ({"window": 0}, "window"),
         ({"softcap": -1.0}, "softcap"),
     ],
@@ -539,7 +987,7 @@ def test_once_differentiable():
 def test_what_does_not_fit(change, message):
     arguments = dict(zip("qkv", inputs(mx.float32), strict=True), scale=1.0)
     for name, value in change.items():
-        dtype = mx.int32 if name == "cu_seqlens" else mx.float32
+        dtype = mx.int32 if name.startswith("cu_seqlens") else mx.float32
         arguments[name] = mx.zeros(value, dtype) if isinstance(value, tuple) else value
     with pytest.raises(ValueError, match=rf"^\[attention\] .*{message}"):
         mlxops.nn.attention(**arguments)

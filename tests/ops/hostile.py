@@ -208,7 +208,7 @@ def transforms() -> None:
     whole = {*VALID, "add", "sincos", "betainc"}
     for place, (name, function, kinds, valid) in enumerate(operators()):
         for arg in (arg for arg, kind in kinds.items() if kind.endswith("array")):
-            shape = (3, 4) if valid[arg] is None else valid[arg].shape
+            shape = valid[arg].shape if isinstance(valid[arg], mx.array) else (3, 4)
             every_one = itertools.product(
                 nested(functools.partial(_call, function, valid, arg)).items(),
                 odd(shape),

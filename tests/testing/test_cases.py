@@ -68,6 +68,9 @@ def matrix(x, y):
 def straight(x):
     return mx.stop_gradient(x)
 
+def masked(x, mask=None, side="left"):
+    return x
+
 def lists(arrays, weight=None):
     out = arrays[0] + arrays[1].sum()
     return out if weight is None else out * weight
@@ -129,6 +132,13 @@ OPS = [
     op("logs", X, arg("n", "int", "1")),
     op("whole", X, dtypes={"x": ["uint8", "int32"]}, grad={"x": "none (integers)"}),
     op("matrix", X, Y),
+    op(
+        "masked",
+        X,
+        arg("mask", default="None", choices=["causal"], value=None),
+        arg("side", default="'left'", choices=["left"], value="left"),
+        elementwise=False,
+    ),
     op("inner", X, tags=["internal"]),
     op("hidden", X, composite="inner(x)", form="composite"),
     op("half_refuses", X, Y, elementwise=False),
@@ -351,6 +361,16 @@ def test_integers_by_default(package):
     (x,) = subject(package, "whole").draw(mx.float32)
     assert x.dtype == mx.uint8
     assert subject(package, "whole", {"x": {"dtype": "bool"}}).slots[0].dtype == mx.bool_
+
+
+def test_arrays_or_strings(package):
+    """The keywords of a call contain the defaults of those that a sample omits."""
+    for sample in ({}, {"mask": "causal"}, {"mask": {}}, {"side": {}}):
+        given = subject(package, "masked", sample)
+        keywords = given.keywords(given.draw(mx.float32))
+        found = {k: "array" if type(v) is mx.array else v for k, v in keywords.items()}
+        arrays = {name: "array" for name, value in sample.items() if value == {}}
+        assert found == {"x": "array", "mask": None, "side": "left", **sample, **arrays}
 
 
 def test_lists_and_optional_arrays(package):

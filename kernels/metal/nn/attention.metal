@@ -179,7 +179,13 @@ struct Scores {
   device const T* mask; // the head's
   Mask seen_at;
   device const bool* seen; // the head's
+  float tilt; // the head's slope, of distances
 
+  /** The key at the position of the query. */
+  int own(int query) const {
+    return has_segments && query < queries ? segments[2 * queries + query]
+                                           : query + keys - queries;
+  }
   /** The first key that a query sees. */
   int first(int query) const {
     int from = window == 0 ? 0 : own(query) + 1 - window;
@@ -227,13 +233,7 @@ struct Scores {
       slope = 1 - share * share;
       score = softcap * share;
     }
-    return score + more;
-  }
-
- private:
-  /** The key at the position of the query. */
-  int own(int query) const {
-    return query + keys - queries;
+    return score + tilt * (key - own(query)) + more;
   }
 };
 
@@ -296,15 +296,19 @@ inline void add_rows(
   }
 }
 
-/** The first key of each query's own sequence, and the key after its last;
- * empty outside of all sequences. */
+/** For each query, of its own sequence: the first key, the key after the last,
+ * and the key at its position. Empty outside of all sequences. */
 template <typename T>
 [[kernel]] void attention_segments(
     device const int* starts [[buffer(0)]],
-    device const T* q [[buffer(1)]],
-    device int* out [[buffer(2)]],
-    constant int& N [[buffer(3)]],
-    constant int& L [[buffer(4)]],
+    device const int* key_starts [[buffer(1)]],
+    device const T* q [[buffer(2)]],
+    device const T* k [[buffer(3)]],
+    device int* out [[buffer(4)]],
+    constant bool& has_key_starts [[buffer(5)]],
+    constant int& N [[buffer(6)]],
+    constant int& L [[buffer(7)]],
+    constant int& Lk [[buffer(8)]],
     uint query [[thread_position_in_grid]]) {
   int from = 0; // number of sequences that begin at or before the query
   int to = N;
@@ -317,8 +321,11 @@ template <typename T>
     }
   }
   bool inside = from > 0 && from < N;
-  out[query] = inside ? starts[from - 1] : 0;
-  out[L + query] = inside ? starts[from] : 0;
+  device const int* of_keys = has_key_starts ? key_starts : starts;
+  long own = inside ? long(query) - starts[from] + of_keys[from] : 0;
+  out[query] = inside ? of_keys[from - 1] : 0;
+  out[L + query] = inside ? of_keys[from] : 0;
+  out[2 * L + query] = int(clamp(own, long(-L), long(Lk)));
 }
 
 /** Rows of a head, from `at` on, of an array (batch, heads, length, size). */
@@ -344,23 +351,25 @@ template <typename T>
     device const int* segments [[buffer(3)]],
     device const T* mask [[buffer(4)]],
     device const bool* seen [[buffer(5)]],
-    device T* y [[buffer(6)]],
-    device float* lse [[buffer(7)]],
-    constant bool& has_segments [[buffer(8)]],
-    constant bool& has_mask [[buffer(9)]],
-    constant bool& has_seen [[buffer(10)]],
-    constant float& scale [[buffer(11)]],
-    constant float& softcap [[buffer(12)]],
-    constant bool& causal [[buffer(13)]],
-    constant int& window [[buffer(14)]],
-    constant int& queries [[buffer(15)]],
-    constant int& keys [[buffer(16)]],
-    constant int& size [[buffer(17)]],
-    constant int& width [[buffer(18)]],
-    constant int& heads [[buffer(19)]],
-    constant int& key_heads [[buffer(20)]],
-    constant const int* mask_shape [[buffer(21)]],
-    constant const int* seen_shape [[buffer(22)]],
+    device const float* slopes [[buffer(6)]],
+    device T* y [[buffer(7)]],
+    device float* lse [[buffer(8)]],
+    constant bool& has_segments [[buffer(9)]],
+    constant bool& has_mask [[buffer(10)]],
+    constant bool& has_seen [[buffer(11)]],
+    constant bool& has_slopes [[buffer(12)]],
+    constant float& scale [[buffer(13)]],
+    constant float& softcap [[buffer(14)]],
+    constant bool& causal [[buffer(15)]],
+    constant int& window [[buffer(16)]],
+    constant int& queries [[buffer(17)]],
+    constant int& keys [[buffer(18)]],
+    constant int& size [[buffer(19)]],
+    constant int& width [[buffer(20)]],
+    constant int& heads [[buffer(21)]],
+    constant int& key_heads [[buffer(22)]],
+    constant const int* mask_shape [[buffer(23)]],
+    constant const int* seen_shape [[buffer(24)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -387,7 +396,8 @@ template <typename T>
       mask_at,
       mask + mask_at.at(b, h),
       seen_at,
-      seen + seen_at.at(b, h)};
+      seen + seen_at.at(b, h),
+      has_slopes ? slopes[h] : 0.0f};
   Rows<T> q_rows = rows(q, b, heads, h, queries, query, size);
   Tile sums[results / 8];
   float largest;
@@ -466,8 +476,8 @@ template <typename T>
 }
 
 /**
- * Compute probabilities and the scores' cotangents, times scale, from scores
- * and the products of cotangents and values.
+ * Compute probabilities and the scores' cotangents from scores and the products
+ * of cotangents and values; with `of_products`, the cotangents of q k^T.
  */
 template <typename T>
 inline void cotangents(
@@ -477,6 +487,7 @@ inline void cotangents(
     int query,
     int key,
     bool transposed,
+    bool of_products,
     device const float* lse,
     device const float* delta) {
   for (int i = 0; i < 2; ++i) {
@@ -488,7 +499,8 @@ inline void cotangents(
     float d = 0;
     if (score != -INFINITY) {
       e = precise::exp(score - lse[at]);
-      d = e * (ds.thread_elements()[i] - delta[at]) * scores.scale * slope;
+      d = e * (ds.thread_elements()[i] - delta[at]);
+      d = of_products ? d * scores.scale * slope : d;
     }
     p.thread_elements()[i] = e;
     ds.thread_elements()[i] = d;
@@ -504,25 +516,27 @@ template <typename T>
     device const int* segments [[buffer(3)]],
     device const T* mask [[buffer(4)]],
     device const bool* seen [[buffer(5)]],
-    device const T* cotangent [[buffer(6)]],
-    device const float* lse [[buffer(7)]],
-    device const float* delta [[buffer(8)]],
-    device T* out [[buffer(9)]],
-    constant bool& has_segments [[buffer(10)]],
-    constant bool& has_mask [[buffer(11)]],
-    constant bool& has_seen [[buffer(12)]],
-    constant float& scale [[buffer(13)]],
-    constant float& softcap [[buffer(14)]],
-    constant bool& causal [[buffer(15)]],
-    constant int& window [[buffer(16)]],
-    constant int& queries [[buffer(17)]],
-    constant int& keys [[buffer(18)]],
-    constant int& size [[buffer(19)]],
-    constant int& width [[buffer(20)]],
-    constant int& heads [[buffer(21)]],
-    constant int& key_heads [[buffer(22)]],
-    constant const int* mask_shape [[buffer(23)]],
-    constant const int* seen_shape [[buffer(24)]],
+    device const float* slopes [[buffer(6)]],
+    device const T* cotangent [[buffer(7)]],
+    device const float* lse [[buffer(8)]],
+    device const float* delta [[buffer(9)]],
+    device T* out [[buffer(10)]],
+    constant bool& has_segments [[buffer(11)]],
+    constant bool& has_mask [[buffer(12)]],
+    constant bool& has_seen [[buffer(13)]],
+    constant bool& has_slopes [[buffer(14)]],
+    constant float& scale [[buffer(15)]],
+    constant float& softcap [[buffer(16)]],
+    constant bool& causal [[buffer(17)]],
+    constant int& window [[buffer(18)]],
+    constant int& queries [[buffer(19)]],
+    constant int& keys [[buffer(20)]],
+    constant int& size [[buffer(21)]],
+    constant int& width [[buffer(22)]],
+    constant int& heads [[buffer(23)]],
+    constant int& key_heads [[buffer(24)]],
+    constant const int* mask_shape [[buffer(25)]],
+    constant const int* seen_shape [[buffer(26)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -550,7 +564,8 @@ template <typename T>
       mask_at,
       mask + mask_at.at(b, h),
       seen_at,
-      seen + seen_at.at(b, h)};
+      seen + seen_at.at(b, h),
+      has_slopes ? slopes[h] : 0.0f};
   Tile sums[results / 8];
   for (int attempt = 0; attempt < 2; ++attempt) {
     clear(sums);
@@ -583,6 +598,7 @@ template <typename T>
             query + thread_.row,
             key + j * 8 + thread_.column,
             false,
+            true,
             lse + row,
             delta + row);
       }
@@ -623,26 +639,28 @@ template <typename T>
     device const int* segments [[buffer(3)]],
     device const T* mask [[buffer(4)]],
     device const bool* seen [[buffer(5)]],
-    device const T* cotangent [[buffer(6)]],
-    device const float* lse [[buffer(7)]],
-    device const float* delta [[buffer(8)]],
-    device T* grad_k [[buffer(9)]],
-    device T* grad_v [[buffer(10)]],
-    constant bool& has_segments [[buffer(11)]],
-    constant bool& has_mask [[buffer(12)]],
-    constant bool& has_seen [[buffer(13)]],
-    constant float& scale [[buffer(14)]],
-    constant float& softcap [[buffer(15)]],
-    constant bool& causal [[buffer(16)]],
-    constant int& window [[buffer(17)]],
-    constant int& queries [[buffer(18)]],
-    constant int& keys [[buffer(19)]],
-    constant int& size [[buffer(20)]],
-    constant int& width [[buffer(21)]],
-    constant int& heads [[buffer(22)]],
-    constant int& key_heads [[buffer(23)]],
-    constant const int* mask_shape [[buffer(24)]],
-    constant const int* seen_shape [[buffer(25)]],
+    device const float* slopes [[buffer(6)]],
+    device const T* cotangent [[buffer(7)]],
+    device const float* lse [[buffer(8)]],
+    device const float* delta [[buffer(9)]],
+    device T* grad_k [[buffer(10)]],
+    device T* grad_v [[buffer(11)]],
+    constant bool& has_segments [[buffer(12)]],
+    constant bool& has_mask [[buffer(13)]],
+    constant bool& has_seen [[buffer(14)]],
+    constant bool& has_slopes [[buffer(15)]],
+    constant float& scale [[buffer(16)]],
+    constant float& softcap [[buffer(17)]],
+    constant bool& causal [[buffer(18)]],
+    constant int& window [[buffer(19)]],
+    constant int& queries [[buffer(20)]],
+    constant int& keys [[buffer(21)]],
+    constant int& size [[buffer(22)]],
+    constant int& width [[buffer(23)]],
+    constant int& heads [[buffer(24)]],
+    constant int& key_heads [[buffer(25)]],
+    constant const int* mask_shape [[buffer(26)]],
+    constant const int* seen_shape [[buffer(27)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -676,7 +694,8 @@ template <typename T>
           mask_at,
           mask + mask_at.at(b, h),
           seen_at,
-          seen + seen_at.at(b, h)};
+          seen + seen_at.at(b, h),
+          has_slopes ? slopes[h] : 0.0f};
       for (int query = 0; query < queries; query += block) {
         if (!scores.meet(query, key, thread_)) {
           continue;
@@ -707,6 +726,7 @@ template <typename T>
               scores,
               query + j * 8 + thread_.column,
               key + thread_.row,
+              true,
               true,
               lse + row,
               delta + row);
@@ -746,4 +766,165 @@ template <typename T>
   size_t row = (size_t(b) * key_heads + key_head) * keys + key;
   store(sums_k, 1.0f, grad_k + row * size, keys - key, size, column, thread_);
   store(sums_v, 1.0f, grad_v + row * width, keys - key, width, column, thread_);
+}
+
+/**
+ * For a block of the mask: the gradient with respect to an additive mask,
+ * summed over a part of the blocks along axes that the mask is broadcast to.
+ * `out` is (parts, Mb, Mh, Mq, Mk).
+ */
+template <typename T>
+[[kernel, max_total_threads_per_threadgroup(128)]] void
+attention_vjp_mask_parts(
+    device const T* q [[buffer(0)]],
+    device const T* k [[buffer(1)]],
+    device const T* v [[buffer(2)]],
+    device const int* segments [[buffer(3)]],
+    device const T* mask [[buffer(4)]],
+    device const bool* seen [[buffer(5)]],
+    device const float* slopes [[buffer(6)]],
+    device const T* cotangent [[buffer(7)]],
+    device const float* lse [[buffer(8)]],
+    device const float* delta [[buffer(9)]],
+    device float* out [[buffer(10)]],
+    constant bool& has_segments [[buffer(11)]],
+    constant bool& has_mask [[buffer(12)]],
+    constant bool& has_seen [[buffer(13)]],
+    constant bool& has_slopes [[buffer(14)]],
+    constant float& scale [[buffer(15)]],
+    constant float& softcap [[buffer(16)]],
+    constant bool& causal [[buffer(17)]],
+    constant int& window [[buffer(18)]],
+    constant int& parts [[buffer(19)]],
+    constant bool& of_slopes [[buffer(20)]],
+    constant int& batch [[buffer(21)]],
+    constant int& queries [[buffer(22)]],
+    constant int& keys [[buffer(23)]],
+    constant int& size [[buffer(24)]],
+    constant int& width [[buffer(25)]],
+    constant int& heads [[buffer(26)]],
+    constant int& key_heads [[buffer(27)]],
+    constant const int* mask_shape [[buffer(28)]],
+    constant const int* seen_shape [[buffer(29)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float a_block[block * pitch];
+  threadgroup float b_block[block * pitch];
+  Thread thread_(index, simdgroup, lane);
+  Mask mask_at(has_mask, mask_shape);
+  Mask seen_at(has_seen, seen_shape);
+  int shape[] = {1, heads, 1, 1}; // of a part
+  // All blocks, along axes of `out` or along those that are summed.
+  int all[] = {
+      batch, heads, (queries + block - 1) / block, (keys + block - 1) / block};
+  int own[4];
+  int others[4];
+  long count = 1;
+  for (int i = 0; i < 4; ++i) {
+    shape[i] = of_slopes ? shape[i] : mask_shape[i];
+    own[i] = shape[i] == 1 ? 1 : all[i];
+    others[i] = shape[i] == 1 ? all[i] : 1;
+    count *= others[i];
+  }
+  int part = int(group.z);
+  Tile sums[tiles];
+  for (int j = 0; j < tiles; ++j) {
+    sums[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
+  for (long other = count * part / parts; other < count * (part + 1) / parts;
+       ++other) {
+    int at[4]; // the block
+    int tile = int(group.y);
+    long rest = other;
+    for (int i = 3; i >= 0; --i) {
+      at[i] = tile % own[i] + int(rest % others[i]);
+      tile /= own[i];
+      rest /= others[i];
+    }
+    int b = at[0];
+    int h = at[1];
+    int query = at[2] * block;
+    int key = at[3] * block;
+    int key_head = h / (heads / key_heads);
+    size_t row = (size_t(b) * heads + h) * queries;
+    Scores<T> scores = {
+        queries,
+        keys,
+        scale,
+        softcap,
+        causal,
+        min(window, queries + keys),
+        has_segments,
+        segments,
+        mask_at,
+        mask + mask_at.at(b, h),
+        seen_at,
+        seen + seen_at.at(b, h),
+        has_slopes ? slopes[h] : 0.0f};
+    if (!scores.meet(query, key, thread_)) {
+      continue;
+    }
+    Tile p[tiles];
+    Tile ds[tiles];
+    products(
+        p,
+        rows(q, b, heads, h, queries, query, size),
+        rows(k, b, key_heads, key_head, keys, key, size),
+        a_block,
+        b_block,
+        thread_);
+    products(
+        ds,
+        rows(cotangent, b, heads, h, queries, query, width),
+        rows(v, b, key_heads, key_head, keys, key, width),
+        a_block,
+        b_block,
+        thread_);
+    for (int j = 0; j < tiles; ++j) {
+      cotangents(
+          p[j],
+          ds[j],
+          scores,
+          query + thread_.row,
+          key + j * 8 + thread_.column,
+          false,
+          false,
+          lse + row,
+          delta + row);
+      for (int i = 0; i < 2; ++i) {
+        int distance =
+            key + j * 8 + thread_.column + i - scores.own(query + thread_.row);
+        sums[j].thread_elements()[i] +=
+            ds[j].thread_elements()[i] * (of_slopes ? distance : 1);
+      }
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (int j = 0; j < tiles; ++j) {
+    simdgroup_store(
+        sums[j], a_block + thread_.simdgroup * 8 * pitch + j * 8, pitch);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  int tile = int(group.y);
+  int column = tile % own[3] * block;
+  int row = tile / own[3] % own[2] * block;
+  int head = tile / own[3] / own[2]; // of all elements of the batch
+  int across = shape[3] == 1 ? block : 1; // elements of a sum
+  int down = shape[2] == 1 ? block : 1;
+  size_t to = (size_t(part) * own[0] * own[1] + head) * shape[2] + row;
+  for (int i = thread_.index; i < block * block; i += 4 * 32) {
+    int below = i / block;
+    int beside = i % block;
+    if (row + below < shape[2] && column + beside < shape[3]) {
+      float sum = 0;
+      for (int y = 0; y < down; ++y) {
+        for (int x = 0; x < across; ++x) {
+          sum += a_block[(below + y) * pitch + beside + x];
+        }
+      }
+      out[(to + below) * shape[3] + column + beside] = sum;
+    }
+  }
 }
