@@ -196,10 +196,10 @@ def test_bools_of_trained_arrays():
 
 # More blocks than one along all axes, on either backend, and remainders of all of them.
 @pytest.mark.parametrize(
-    "shape", [(100, 140), (140,), (100, 1), (1,), (2, 1, 140), (3, 1, 100, 1)], ids=str
+    "shape", [(100, 140), (140,), (100, 1), (1,), (2, 1, 140), (2, 1, 100, 1)], ids=str
 )
 def test_gradients_of_masks(shape):
-    arrays = inputs(mx.float32, 3, 2, 1, 100, 140, 4, 4)
+    arrays = inputs(mx.float32, 2, 2, 1, 100, 140, 4, 4)
     check(arrays, draw(mx.float32, shape, seed=4)[0], causal=True)
 
 
@@ -345,8 +345,10 @@ def test_sinks(dtype):
     ids=["all", "causal", "softcap", "sequences"],
 )
 def test_alibi(dtype, options):
-    slopes = mx.array([0.5, -0.25, 0.0, 2.0], dtype)
+    """Without sinks, only differences of distances matter."""
+    slopes, sinks = mx.array([0.5, -0.25, 0.0, 2.0], dtype), draw(dtype, (4,), seed=6)[0]
     check(inputs(dtype), alibi_slopes=slopes, **options)
+    check(inputs(dtype), sinks=sinks, alibi_slopes=slopes, **options)
 
 
 def test_alibi_in_blocks():
@@ -763,7 +765,6 @@ WITH = {
     "window": {"window": 3},
     "causal window": {"causal": True, "window": 2},
     "bools": {"mask": lambda n: mx.arange(n["Lq"] * n["Lk"]).reshape(n["Lq"], -1) % 3 > 0},
-    "numbers": {"mask": lambda n: draw(mx.float32, (n["H"], 1, n["Lk"]), seed=4)[0]},
     "numbers with gradients": {"mask": lambda n: draw(mx.float32, (n["H"], 1, n["Lk"]), seed=4)[0]},
     "all axes with gradients": {
         "mask": lambda n: draw(mx.float32, (n["B"], n["H"], n["Lq"], n["Lk"]), seed=4)[0]
