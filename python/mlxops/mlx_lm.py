@@ -36,7 +36,7 @@ from mlx_lm.models import gated_delta, ssm
 from mlx_lm.models.activations import swiglu
 from mlx_lm.tuner.trainer import default_loss
 
-from mlxops import nn
+from mlxops import mlx_lm_experts, nn
 
 
 def gated_delta_update(
@@ -201,6 +201,13 @@ def recurrent_gla(
     return y, last.swapaxes(2, 3).astype(kept)
 
 
+def switch_glu(layer: Any, x: mx.array, indices: mx.array) -> mx.array:
+    """Compute the experts of a layer in training with ``nn.expert_mlp``."""
+    if not layer.training or mlx_lm_experts.unfit(layer):
+        return _own(mlx_lm_experts.PLACE)(layer, x, indices)  # type: ignore[no-any-return]
+    return mlx_lm_experts.switch_glu(layer, x, indices)
+
+
 def _has_kernels() -> bool:
     """Return true if mlx-lm uses its Metal kernels, whose results have other dtypes."""
     return bool(mx.default_device() == mx.gpu and mx.metal.is_available())
@@ -221,6 +228,7 @@ REPLACED: dict[tuple[str, str], Callable[..., Any]] = {
     JAMBA: jamba,
     ("mlx_lm.models.recurrent_gemma", "rnn_scan"): rnn_scan,
     ("mlx_lm.models.bailing_moe_linear", "recurrent_gla"): recurrent_gla,
+    mlx_lm_experts.PLACE: switch_glu,
 }
 # Names of the operators that the replacements use.
 _OPERATORS: dict[Callable[..., Any], str] = {
@@ -231,12 +239,13 @@ _OPERATORS: dict[Callable[..., Any], str] = {
     jamba: "nn.selective_scan",
     rnn_scan: "nn.linear_recurrence",
     recurrent_gla: "nn.ssm_scan",
+    switch_glu: "nn.expert_mlp",
 }
 _LOSS = "nn.linear_cross_entropy"
 # Functions that return why a replacement leaves a layer to mlx-lm, or nothing.
 _UNFIT: dict[tuple[str, str], Callable[[Any], str]] = dict.fromkeys(
     (MAMBA, JAMBA), _too_many_states
-)
+) | {mlx_lm_experts.PLACE: mlx_lm_experts.unfit}
 # Recurrences and kernels of mlx-lm that are not replaced, and the reasons.
 _KERNEL = "mlxops has no such operator: a Metal kernel without a gradient"
 UNREPLACED: dict[tuple[str, str], str] = {

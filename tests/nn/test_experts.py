@@ -1,5 +1,7 @@
 """Mixtures of experts and segmented products against loops over experts in NumPy."""
 
+from pathlib import Path
+
 import mlx.core as mx
 import mlxops
 import numpy as np
@@ -397,3 +399,11 @@ def test_quantized_errors():
         mlxops.nn.quantized_expert_matmul(x[:, :32], *few, packed["gate_biases"], group_size=32)
     with pytest.raises(ValueError, match=r"^\[quantized_expert_matmul\] scales must be floating"):
         mlxops.nn.quantized_expert_matmul(x, *few, group_size=32)
+
+
+def test_page():
+    """The example of docs/train.md."""
+    page = Path(__file__).parents[2] / "docs" / "train.md"
+    section = page.read_text(encoding="utf-8").partition("## Train mixtures of experts")[2]
+    code = section.partition("```python\n")[2].partition("```")[0]
+    exec(compile(code, str(page), "exec"), {})

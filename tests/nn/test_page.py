@@ -1,4 +1,4 @@
-"""Executes the example of docs/train.md."""
+"""Executes the examples of docs/train.md."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "train.md"
 
 
 def test_example():
-    code, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     exec(compile(code, str(PAGE), "exec"), {})
 
 
