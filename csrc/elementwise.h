@@ -36,6 +36,15 @@ T swiglu(T x, T gate) {
 }
 
 template <typename T>
+void swiglu_vjp(T x, T gate, T cotangent, T& grad_x, T& grad_gate) {
+  T e = mlxgen::math::exp(-mlxgen::math::fabs(gate));
+  T sigmoid = (gate < 0 ? e : T(1)) / (1 + e);
+  T rest = (gate < 0 ? T(1) : e) / (1 + e); // 1 - sigmoid
+  grad_x = cotangent * (gate * sigmoid);
+  grad_gate = cotangent * x * (sigmoid * (1 + gate * rest));
+}
+
+template <typename T>
 void sincos(T x, T& sin, T& cos) {
   // With the same argument for both, gcc merges the two calls into one function
   // without a vector variant; it also sees through fabs and minus. Adding 0

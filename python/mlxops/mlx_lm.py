@@ -32,7 +32,7 @@ from mlx_lm.models import gated_delta, ssm
 from mlx_lm.models.activations import swiglu
 from mlx_lm.tuner.trainer import default_loss
 
-from mlxops import _models, nn
+from mlxops import _models, mlx_lm_experts, nn
 from mlxops._models import Place, Row, recurrent_gla, rnn_scan, too_many_states
 
 
@@ -111,6 +111,13 @@ def jamba(
     return _models.jamba(layer, x, state)
 
 
+def switch_glu(layer: Any, x: mx.array, indices: mx.array) -> mx.array:
+    """Compute the experts of a layer in training with ``nn.expert_mlp``."""
+    if not layer.training or mlx_lm_experts.unfit(layer):
+        return _patch.own(mlx_lm_experts.PLACE)(layer, x, indices)  # type: ignore[no-any-return]
+    return mlx_lm_experts.switch_glu(layer, x, indices)
+
+
 MAMBA = ("mlx_lm.models.mamba", "MambaBlock._process_sequence")
 JAMBA = ("mlx_lm.models.jamba", "JambaMambaMixer.ssm_step")
 # The replaced functions of mlx-lm, by module and name, and their replacements.
@@ -122,6 +129,7 @@ REPLACED: dict[Place, Callable[..., Any]] = {
     JAMBA: jamba,
     ("mlx_lm.models.recurrent_gemma", "rnn_scan"): rnn_scan,
     ("mlx_lm.models.bailing_moe_linear", "recurrent_gla"): recurrent_gla,
+    mlx_lm_experts.PLACE: switch_glu,
 }
 # Names of the operators that the replacements use.
 _OPERATORS: dict[Callable[..., Any], str] = {
@@ -132,8 +140,15 @@ _OPERATORS: dict[Callable[..., Any], str] = {
     jamba: "nn.selective_scan",
     rnn_scan: "nn.linear_recurrence",
     recurrent_gla: "nn.ssm_scan",
+    switch_glu: "nn.expert_mlp",
 }
 _LOSS = "nn.linear_cross_entropy"
+# Functions that return why a replacement leaves a layer to mlx-lm, or nothing.
+_UNFIT: dict[Place, Callable[[Any], str]] = {
+    MAMBA: too_many_states,
+    JAMBA: too_many_states,
+    mlx_lm_experts.PLACE: mlx_lm_experts.unfit,
+}
 # Recurrences and kernels of mlx-lm that are not replaced, and the reasons.
 _KERNEL = "mlxops has no such operator: a Metal kernel without a gradient"
 UNREPLACED: dict[Place, str] = {
@@ -144,7 +159,7 @@ UNREPLACED: dict[Place, str] = {
 }
 _patch = _models.Patch(
     *("mlx-lm", "0.32"),
-    *(REPLACED, _OPERATORS, UNREPLACED, dict.fromkeys((MAMBA, JAMBA), too_many_states)),
+    *(REPLACED, _OPERATORS, UNREPLACED, _UNFIT),
 )
 
 

@@ -16,8 +16,9 @@ def test_examples():
         if "(model" in code:  # of another library
             continue
         exec(compile(code, str(PAGE), "exec"), names)
-    assert names["hidden"].shape == names["cell"].shape == (8, 100, 256)
-    assert (names["y"].shape, names["state"].shape) == ((8, 100, 128), (8, 128))
+        if "layers.LSTM" in code:
+            assert names["hidden"].shape == names["cell"].shape == (8, 100, 256)
+            assert (names["y"].shape, names["state"].shape) == ((8, 100, 128), (8, 128))
 
 
 def test_operators():
