@@ -16,15 +16,6 @@ MATRICES = ("gate", "up", "down")
 LORA = [f"{name}_{part}" for name in MATRICES for part in "ab"]
 
 
-@pytest.fixture(autouse=True)
-def without_missing_kernels(request):
-    """Skip dtypes that MLX's products on the CPU, which replace those of a GPU, do not have."""
-    dtype = request.node.callspec.params.get("dtype") if hasattr(request.node, "callspec") else None
-    few = dtype and dtype.size == 2 and "segmented" not in request.node.name
-    if few and metal_backend() == "emulation":
-        pytest.skip("MLX's gather_mm has no 16-bit kernel on the CPU")
-
-
 def random(shape, dtype=mx.float32, seed=0, scale=1.0):
     values = np.random.default_rng(seed).normal(size=shape) * scale
     return mx.array(values, dtype=dtype)
