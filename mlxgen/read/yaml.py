@@ -287,7 +287,7 @@ def quoted(text: str) -> str:
 
 
 def _escaped(text: str, style: str | None) -> str:
-    """Return a text as a part of a YAML string in these quotes."""
+    """Return a part of a string as YAML writes it in these quotes."""
     if style == "'":
         return text.replace("'", "''")
     return re.sub(r'(["\\])', r"\\\1", text) if style == '"' else text
