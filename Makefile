@@ -65,6 +65,8 @@ aten: .venv/.aten ## Build mlx_aten (aten/), and run its tests (PYTEST_ARGS; TOR
 conformance: build/conformance/.built ## Run MLX's own tests with generated functions (MLX_SOURCE)
 	@PYTHONPATH='$(CURDIR)/build/conformance/site' $(BIN)/python tests/conformance/compare.py mlx_functions \
 	  build/conformance/outcomes
+	@PYTHONPATH='$(CURDIR)/build/conformance/site' $(BIN)/python tests/conformance/languages.py mlx_functions \
+	  build/conformance/programs
 
 build/conformance/.built: .venv/.ready $(SOURCES) $(shell find tests/conformance/package -name '*.[pt][yo]*')
 	@echo "Building MLX's functions"

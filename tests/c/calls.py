@@ -100,6 +100,8 @@ class Call:
                 mx.eval(result)
         except (ValueError, IndexError, RuntimeError, OverflowError) as error:
             return error_bytes(str(error))
+        if self.op["outputs"][0]["resolved"]["kind"] == "list of arrays":
+            result = [result] if isinstance(result, mx.array) else list(result)
         return result_bytes(result)
 
 

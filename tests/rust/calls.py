@@ -77,7 +77,8 @@ class Program:
             arguments.append(
                 f"{home}::{camel(op['name'])}Options {{ {', '.join([*fields, *rest])} }}"
             )
-        lines.append(f"let out = {home}::{op['name']}({', '.join([*arguments, 'cpu'])});")
+        name = f"{op['name']}_" if op["name"] == "where" else op["name"]  # a keyword of Rust
+        lines.append(f"let out = {home}::{name}({', '.join([*arguments, 'cpu'])});")
         if op["outputs"][0]["resolved"]["kind"] == "list of arrays":
             lines.append("files.put_list(out);")
         elif len(op["outputs"]) == 1:
