@@ -65,7 +65,7 @@ def main(name: str, folder: Path) -> None:
     passed(cargo(place, "test", "--test", "calls", **library, **files))
     in_c.require_same(crate, (place / "written").read_bytes())
     named = {call.op["name"] for call in program.calls}
-    print(f"{len(program.calls)} calls of {len(named)} functions have equal results in all languages")
+    print(f"{len(program.calls)} calls of {len(named)} functions: equal in all languages")
 
 
 if __name__ == "__main__":
