@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import io
+import itertools
 import json
 import math
 import os
@@ -41,7 +42,7 @@ ON_CPU = {"N": 8, "T": 8, "V": 8}  # divisors of typical sizes: CPUs are slower
 MOST = 30  # repetitions of a row
 REMEDY = "use more --seconds, or --only"
 GRADIENT = 5  # the time of a gradient as a multiple of the forward pass, until it is known
-COLUMNS = (24, 8, 9, 9, 10, 10, 8, 10, 10)  # widths
+COLUMNS = (33, 8, 9, 9, 10, 10, 8, 10, 10)  # widths
 
 Function = Callable[..., Any]  # from arrays to an array, or to several
 
@@ -69,6 +70,8 @@ class Pair:
     small: Mapping[str, int]
     typical: Mapping[str, int]
     compiled: bool = True  # False: a loop over time, which takes seconds to compile
+    # Makes the arguments of both from the random ones; those with gradients keep their places.
+    prepare: Callable[..., Sequence[mx.array]] | None = None
 
 
 @dataclass(frozen=True)
@@ -287,6 +290,55 @@ def _expert_routing(logits: mx.array) -> mx.array:
     return weights / mx.sum(weights, axis=-1, keepdims=True)
 
 
+def _attention_with_lse(q: mx.array, k: mx.array, v: mx.array) -> list[mx.array]:
+    scores = q.shape[-1] ** -0.5 * (q @ k.swapaxes(-1, -2)).astype(mx.float32)
+    return [mx.softmax(scores, axis=-1).astype(v.dtype) @ v, mx.logsumexp(scores, axis=-1)]
+
+
+def _swiglu_experts(product: Callable[[mx.array, int], mx.array], x: mx.array) -> mx.array:
+    """Return the results of experts, given the product of rows with one of three matrices."""
+    x = x[:, None, None]
+    gate = product(x, 0)
+    return product(gate * mx.sigmoid(gate) * product(x, 1), 2)[:, :, 0]
+
+
+def _expert_mlp(x: mx.array, weights: mx.array, indices: mx.array, *matrices: mx.array) -> mx.array:
+    def product(x: mx.array, i: int) -> mx.array:
+        return mx.gather_mm(x, matrices[i].swapaxes(1, 2), rhs_indices=indices)
+
+    return mx.sum(_swiglu_experts(product, x) * weights[..., None], axis=1)
+
+
+def _quantized_expert_mlp(
+    x: mx.array, weights: mx.array, indices: mx.array, *matrices: mx.array
+) -> mx.array:
+    def product(x: mx.array, i: int) -> mx.array:
+        return mx.gather_qmm(x, *matrices[3 * i : 3 * i + 3], rhs_indices=indices)
+
+    return mx.sum(_swiglu_experts(product, x) * weights[..., None], axis=1)
+
+
+def _quantized(*places: int) -> Callable[..., Sequence[mx.array]]:
+    """Return a function that quantizes the arguments at these places."""
+
+    def prepare(*arrays: mx.array) -> list[mx.array]:
+        parts = (mx.quantize(a) if i in places else [a] for i, a in enumerate(arrays))
+        return [array for part in parts for array in part]
+
+    return prepare
+
+
+def _segments(a: mx.array, b: mx.array) -> list[mx.array]:
+    """Return the arguments, and eight segments of the inner axis."""
+    ends = [b.shape[0] * i // 8 for i in range(9)]
+    return [a, b, mx.array([*itertools.pairwise(ends)], mx.uint32)]
+
+
+def _segmented_matmul(a: mx.array, b: mx.array, segments: mx.array) -> mx.array:
+    k = b.shape[0] // 8
+    return a.reshape(a.shape[0], 8, k).swapaxes(0, 1) @ b.reshape(8, k, b.shape[1])
+
+
 def _shifted(x: mx.array) -> tuple[mx.array, list[mx.array]]:
     """Return x + 6, where asymptotic series converge, and the six numbers below."""
     return x + 6, [x + i for i in range(6)]
@@ -330,6 +382,16 @@ _HEADS = "B T H D"
 _SHARE = Argument("B T H", 0.8, 0.99)
 _KEYS = Argument(_HEADS, -0.1, 0.1)
 _LAYER = ({"N": 32, "D": 64}, {"N": 4096, "D": 2048})
+_EXPERTS = (
+    {"N": 32, "D": 64, "H": 64, "E": 4, "k": 2},
+    {"N": 1024, "D": 512, "H": 1024, "E": 16, "k": 4},
+)
+_TOKENS = (Argument("N D"), Argument("N k"), Argument("N k", integers="E", gradient=False))
+_MATRICES = (
+    Argument("E H D", -0.1, 0.1),
+    Argument("E H D", -0.1, 0.1),
+    Argument("E D H", -0.1, 0.1),
+)
 _LOSS = ({"N": 32, "V": 500, "D": 64}, {"N": 1024, "V": 32_000, "D": 512})
 _STEPS = ({"B": 1, "T": 16, "H": 4, "D": 32}, {"B": 1, "T": 256, "H": 16, "D": 64})
 _CHANNELS = ({"B": 1, "T": 16, "D": 64}, {"B": 1, "T": 256, "D": 2048})
@@ -344,6 +406,15 @@ _TRAINING = (
         lambda q, k, v: nn.attention(q, k, v, scale=q.shape[-1] ** -0.5, causal=True),
         _attention,
         "mx.fast.scaled_dot_product_attention, causal",
+        (Argument("B H T D"),) * 3,
+        {"B": 1, "H": 4, "T": 64, "D": 64},
+        {"B": 1, "H": 16, "T": 1024, "D": 128},
+    ),
+    Pair(
+        "nn.attention_with_lse",
+        lambda q, k, v: nn.attention_with_lse(q, k, v, scale=q.shape[-1] ** -0.5),
+        _attention_with_lse,
+        "mx.softmax and mx.logsumexp of the scores",
         (Argument("B H T D"),) * 3,
         {"B": 1, "H": 4, "T": 64, "D": 64},
         {"B": 1, "H": 16, "T": 1024, "D": 128},
@@ -373,6 +444,28 @@ _TRAINING = (
         "mx.mean(weight[indices], axis=1)",
         (Argument("V D"), Argument("N 16", integers="V", gradient=False)),
         *_LOSS,
+    ),
+    Pair(
+        "nn.expert_matmul",
+        nn.expert_matmul,
+        lambda x, weight, indices: mx.gather_mm(
+            x[:, None], weight.swapaxes(1, 2), rhs_indices=indices
+        )[:, 0],
+        "mx.gather_mm",
+        (
+            Argument("N D"),
+            Argument("E H D", -0.1, 0.1),
+            Argument("N", integers="E", gradient=False),
+        ),
+        *_EXPERTS,
+    ),
+    Pair(
+        "nn.expert_mlp",
+        lambda x, weights, indices, *matrices: nn.expert_mlp(x, indices, *matrices, weights),
+        _expert_mlp,
+        "mx.gather_mm, x * mx.sigmoid(x), and the sum of products with the weights",
+        (*_TOKENS, *_MATRICES),
+        *_EXPERTS,
     ),
     Pair(
         "nn.expert_routing",
@@ -484,6 +577,48 @@ _TRAINING = (
         *_LAYER,
     ),
     Pair(
+        "nn.quantized_expert_matmul",
+        lambda x, weight, scales, biases, indices: nn.quantized_expert_matmul(
+            x, weight, scales, indices, biases
+        ),
+        lambda x, weight, scales, biases, indices: mx.gather_qmm(
+            x[:, None], weight, scales, biases, rhs_indices=indices
+        )[:, 0],
+        "mx.gather_qmm of 4 bits",
+        (
+            Argument("N D"),
+            Argument("E H D", -0.1, 0.1, gradient=False),
+            Argument("N", integers="E", gradient=False),
+        ),
+        *_EXPERTS,
+        prepare=_quantized(1),
+    ),
+    Pair(
+        "nn.quantized_expert_mlp",
+        lambda x, weights, indices, *m: nn.quantized_expert_mlp(
+            *(x, indices, m[0], m[1], m[3], m[4], m[6], m[7], weights),
+            gate_biases=m[2],
+            up_biases=m[5],
+            down_biases=m[8],
+        ),
+        _quantized_expert_mlp,
+        "mx.gather_qmm of 4 bits, x * mx.sigmoid(x), and the sum of products with the weights",
+        (*_TOKENS, *(replace(matrix, gradient=False) for matrix in _MATRICES)),
+        *_EXPERTS,
+        prepare=_quantized(3, 4, 5),
+    ),
+    Pair(
+        "nn.quantized_linear_cross_entropy",
+        nn.quantized_linear_cross_entropy,
+        lambda x, weight, scales, biases, y: mx.mean(
+            _losses(mx.quantized_matmul(x, weight, scales, biases), y)
+        ),
+        "mean of mlx.nn.losses.cross_entropy of mx.quantized_matmul of 4 bits",
+        (_ROWS, Argument("V D", -0.1, 0.1, gradient=False), _WORDS),
+        *_LOSS,
+        prepare=_quantized(1),
+    ),
+    Pair(
         "nn.qk_norm_rope",
         nn.qk_norm_rope,
         _qk_norm_rope,
@@ -522,6 +657,16 @@ _TRAINING = (
         (Argument("B H T D"),),
         {"B": 1, "H": 4, "T": 16, "D": 32},
         {"B": 1, "H": 16, "T": 2048, "D": 128},
+    ),
+    Pair(
+        "nn.segmented_matmul",
+        nn.segmented_matmul,
+        _segmented_matmul,
+        "a batch of eight products: mx.segmented_mm has no gradient",
+        (Argument("M T"), Argument("T D")),
+        {"M": 64, "T": 128, "D": 64},
+        {"M": 1024, "T": 8192, "D": 1024},
+        prepare=_segments,
     ),
     Pair(
         "nn.selective_scan",
@@ -672,6 +817,8 @@ def draw(pair: Pair, sizes: Mapping[str, int], dtype: mx.Dtype) -> list[mx.array
         else:
             x = mx.random.uniform(argument.low, argument.high, shape, key=key)
             arrays.append(x.astype(dtype))
+    if pair.prepare:
+        arrays = list(pair.prepare(*arrays))
     mx.eval(arrays)
     return arrays
 
@@ -697,7 +844,7 @@ def call_of(
         return results(function, inputs)
 
     places = [i for i, argument in enumerate(pair.arguments) if argument.gradient]
-    arrays, cotangents = list(inputs), []
+    arrays, cotangents, count = list(inputs), [], len(inputs)
     if what == "gradient":
         key = mx.random.key(1)
         # Each side has the dtypes of its own results. Equal cotangents would be a special case:
@@ -707,14 +854,14 @@ def call_of(
         mx.eval(cotangents)
 
     def gradient(*arrays: mx.array) -> list[mx.array]:
-        inputs = list(arrays[: len(pair.arguments)])
+        inputs = list(arrays[:count])
 
         def of(*chosen: mx.array) -> list[mx.array]:
             for i, x in zip(places, chosen, strict=True):
                 inputs[i] = x
             return forward(*inputs)
 
-        outputs, vjps = mx.vjp(of, [inputs[i] for i in places], list(arrays[len(inputs) :]))
+        outputs, vjps = mx.vjp(of, [inputs[i] for i in places], list(arrays[count:]))
         return [*outputs, *vjps]
 
     called: Callable[..., list[mx.array]] = gradient if what == "gradient" else forward

@@ -75,6 +75,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         layer = type("Rwkv7TimeMixing", (), {"_wkv7": Absent()})
         mamba = type("MambaBlock", (), {"_process_sequence": Absent()})
         jamba = type("JambaMambaMixer", (), {"ssm_step": Absent()})
+        experts = type("SwitchGLU", (), {"__call__": Absent()})
         for name, content in {
             "mlx_lm": {},
             "mlx_lm.models": {},
@@ -86,6 +87,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
             "mlx_lm.models.jamba": {"JambaMambaMixer": jamba},
             "mlx_lm.models.recurrent_gemma": {"rnn_scan": Absent()},
             "mlx_lm.models.bailing_moe_linear": {"recurrent_gla": Absent()},
+            "mlx_lm.models.switch_layers": {"SwitchGLU": experts},
             "mlx_lm.tuner": {},
             "mlx_lm.tuner.trainer": {"default_loss": Absent()},
         }.items():
