@@ -715,6 +715,21 @@ def test_a_build_of_selected_operators(project: Path, tmp_path: Path) -> None:
     assert "error[MG606]: unknown operator or tag 'twize' (did you mean 'twice'?)" in shown
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Apple's C++ library is always shared")
+def test_a_static_cpp_library_stays_private(project: Path, tmp_path: Path) -> None:
+    """Exported, its symbols would mix with those of the shared library, which MLX uses."""
+    commands = output(run("-m", "ninja", "-C", "build", "-t", "commands", cwd=project))
+    links = re.findall(r"&& ([^&\n]* -shared [^&\n]*)", commands)
+    assert len(links) == 2  # the operators and the bindings
+    for command in links:
+        library = tmp_path / "linked.so"
+        command = re.sub(r"-o \S+", f"-static-libstdc++ -o {library}", command)
+        subprocess.run(command, shell=True, check=True, cwd=project / "build")
+        symbols = output(subprocess.run(["nm", "-D", library], capture_output=True, text=True))
+        assert " U " in symbols
+        assert not re.search(r" [^U] _ZNSolsEi", symbols)  # std::ostream << int
+
+
 def test_a_nanobind_that_does_not_fit(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

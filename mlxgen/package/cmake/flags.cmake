@@ -26,6 +26,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ collects garbage later: a tenth less CPU time, and half a GB of memory.
   add_compile_options(--param=ggc-min-heapsize=500000)
 endif()
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  # Some compilers link the C++ library statically. If such a copy exported its
+  # symbols, some of them would be those of MLX's copy: numbers in messages would
+  # be missing, or the process would end.
+  add_link_options(LINKER:--exclude-libs,libstdc++.a)
+endif()
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)

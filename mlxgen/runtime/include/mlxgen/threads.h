@@ -169,7 +169,9 @@ inline void share(
     int64_t count,
     int64_t cost,
     const std::function<void(int64_t, int64_t)>& part) {
-  if (count > 1 && double(count) * double(cost) > 100'000) {
+  // Waking 15 threads takes 25 to 50 microseconds, in which one thread does
+  // 200,000 to 400,000 simple operations.
+  if (count > 1 && double(count) * double(cost) > 200'000) {
     cpu::Workers::get().run(count, part);
   } else if (count > 0) {
     part(0, count);
