@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "mlxgen/kernel.h"
 #include "mlxgen/loop.h"
+#include "vectors.h"
 
 namespace mlxops::cpu {
 
@@ -169,6 +171,201 @@ A* pack(
   return to;
 }
 
+// A product with few rows reads each element of b a few times, so that copying
+// b would take longer than the product.
+constexpr int64_t few = 16;
+
+/**
+ * Return `count` rows of type A, padded with zeros to whole vectors: a copy,
+ * unless the rows are so already.
+ */
+template <int bytes, typename A, typename T>
+__attribute__((always_inline)) inline Matrix<A>
+whole_rows(int64_t count, int64_t width, Matrix<T> rows, A* copy) {
+  constexpr int64_t lanes = bytes / sizeof(A);
+  if constexpr (std::is_same_v<A, T>) {
+    if (width % lanes == 0 && rows.across == 1) {
+      return rows;
+    }
+  }
+  int64_t padded = (width + lanes - 1) / lanes * lanes;
+  for (int64_t i = 0; i < count; ++i) {
+    const T* from = rows.data + i * rows.down;
+    A* to = copy + i * padded;
+    if (rows.across == 1) {
+      for (int64_t p = 0; p < width; ++p) {
+        to[p] = static_cast<A>(mlxgen::widen(from[p]));
+      }
+    } else {
+      for (int64_t p = 0; p < width; ++p) {
+        to[p] = static_cast<A>(mlxgen::widen(from[p * rows.across]));
+      }
+    }
+    for (int64_t p = width; p < padded; ++p) {
+      to[p] = 0;
+    }
+  }
+  return {copy, padded};
+}
+
+/** c(i, j) = sum(a(i, :) * b(j, :)), for `rows` rows of a, `count` rows of b.
+ */
+template <int bytes, int rows, typename A>
+__attribute__((always_inline)) inline void dot_rows(
+    int64_t inner,
+    int64_t count,
+    Matrix<A> a,
+    Matrix<A> b,
+    A* c,
+    int64_t stride,
+    bool add) {
+  using V = Vectors<A, bytes>;
+  for (int64_t j = 0; j < count; ++j) {
+    typename V::type sums[rows] = {};
+    for (int64_t p = 0; p < inner; p += V::count) {
+      typename V::type row = vector<bytes>(b.data + j * b.down + p);
+#pragma GCC unroll 4
+      for (int i = 0; i < rows; ++i) {
+        sums[i] += row * vector<bytes>(a.data + i * a.down + p);
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; ++i) {
+      A* to = c + i * stride + j;
+      *to = total<A, bytes>(sums[i]) + (add ? *to : A(0));
+    }
+  }
+}
+
+/**
+ * c(i, :) = sum(a(i, p) * b(p, :)), for `rows` rows of a and `vectors` vectors
+ * of the columns, of which c has `there`.
+ */
+template <int bytes, int rows, int vectors, typename A, typename T>
+__attribute__((always_inline)) inline void sum_rows(
+    int64_t inner,
+    int64_t there,
+    Matrix<T> a,
+    Matrix<A> b,
+    A* c,
+    int64_t stride,
+    bool add) {
+  using V = Vectors<A, bytes>;
+  typename V::type sums[rows][vectors] = {};
+  for (int64_t p = 0; p < inner; ++p) {
+    typename V::type row[vectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j) {
+      row[j] = vector<bytes>(b.data + p * b.down + j * V::count);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; ++i) {
+      A factor = static_cast<A>(mlxgen::widen(*a.from(i, p).data));
+#pragma GCC unroll 4
+      for (int j = 0; j < vectors; ++j) {
+        sums[i][j] += factor * row[j];
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < rows; ++i) {
+    A* to = c + i * stride;
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j) {
+      if ((j + 1) * V::count <= there) {
+        auto& whole = vector<bytes>(to + j * V::count);
+        whole = add ? whole + sums[i][j] : sums[i][j];
+      } else {
+        for (int64_t k = j * V::count; k < there; ++k) {
+          A sum = sums[i][j][k - j * V::count];
+          to[k] = add ? to[k] + sum : sum;
+        }
+      }
+    }
+  }
+}
+
+/** Call f<rows>(first) for all rows. */
+template <typename F>
+__attribute__((always_inline)) inline void each_rows(int64_t rows, const F& f) {
+  int64_t i = 0;
+  for (; i + 4 <= rows; i += 4) {
+    MLXGEN_INLINED_CALL f.template operator()<4>(i);
+  }
+  for (; i < rows; ++i) {
+    MLXGEN_INLINED_CALL f.template operator()<1>(i);
+  }
+}
+
+/** The product for few rows of a, and rows of b or its transpose in memory. */
+template <typename A, typename TA, typename TB>
+void multiply_few(
+    int64_t rows,
+    int64_t inner,
+    int64_t columns,
+    Matrix<TA> a,
+    Matrix<TB> b,
+    A* c,
+    int64_t stride,
+    bool add) {
+  thread_local std::vector<A> copy_a;
+  thread_local std::vector<A> copy_b;
+  constexpr int64_t together = 32; // rows of b that stay in the cache
+  constexpr int64_t most = vector_bytes / sizeof(A);
+  bool transposed = b.across != 1;
+  int64_t width = (transposed ? inner : columns) + most;
+  copy_a.resize(std::max<size_t>(copy_a.size(), transposed ? rows * width : 0));
+  copy_b.resize(std::max<size_t>(copy_b.size(), together * width));
+  with_vectors([&]<int bytes>() {
+    if (transposed) {
+      Matrix<A> from_a = whole_rows<bytes>(rows, inner, a, copy_a.data());
+      for (int64_t j = 0; j < columns; j += together) {
+        int64_t count = std::min(together, columns - j);
+        Matrix<A> from_b = whole_rows<bytes>(
+            count, inner, b.from(0, j).transposed(), copy_b.data());
+        each_rows(rows, [&]<int n>(int64_t i) {
+          dot_rows<bytes, n>(
+              inner,
+              count,
+              from_a.from(i, 0),
+              from_b,
+              c + i * stride + j,
+              stride,
+              add);
+        });
+      }
+      return;
+    }
+    constexpr int64_t lanes = bytes / sizeof(A);
+    for (int64_t p = 0; p < inner; p += together) {
+      int64_t deep = std::min(together, inner - p);
+      Matrix<A> from_b =
+          whole_rows<bytes>(deep, columns, b.from(p, 0), copy_b.data());
+      each_rows(rows, [&]<int n>(int64_t i) {
+        constexpr int vectors = n == 1 ? 4 : 2;
+        int64_t j = 0;
+        auto next = [&]<int wide>() {
+          sum_rows<bytes, n, wide>(
+              deep,
+              columns - j,
+              a.from(i, p),
+              from_b.from(0, j),
+              c + i * stride + j,
+              stride,
+              add || p > 0);
+          j += wide * lanes;
+        };
+        while (j + vectors * lanes <= columns) {
+          MLXGEN_INLINED_CALL next.template operator()<vectors>();
+        }
+        while (j < columns) {
+          MLXGEN_INLINED_CALL next.template operator()<1>();
+        }
+      });
+    }
+  });
+}
+
 } // namespace product
 
 /**
@@ -194,6 +391,10 @@ void multiply(
     for (int64_t i = 0; i < rows; ++i) {
       std::fill_n(c + i * stride, columns, A(0));
     }
+  }
+  bool small = rows <= few || (b.across == 1 && inner <= few);
+  if (small && (b.across == 1 || b.down == 1)) {
+    return multiply_few(rows, inner, columns, a, b, c, stride, add);
   }
   for (int64_t p = 0; p < inner; p += block_inner) {
     int64_t deep = std::min(block_inner, inner - p);
