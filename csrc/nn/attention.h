@@ -80,7 +80,8 @@ struct Scores {
   // each key is read once. Their queries are next to each other: from `queries`
   // on, the number of a query of head h is that of one of a later head.
   int64_t group = key_heads == 0 ? 0 : heads / key_heads;
-  int64_t together = group > 0 && group* queries <= product::few ? group : 1;
+  int64_t together =
+      queries * group > product::few ? 1 : std::max<int64_t>(group, 1);
   int64_t height = together * queries;
 
   /** Row `at` of a head's matrix in an array like q; for k, by the head of k.
