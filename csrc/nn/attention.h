@@ -35,6 +35,10 @@ namespace flash {
 constexpr int64_t query_block = 96;
 constexpr int64_t key_block = 128;
 
+// The keys of few queries are split among tasks, of this many keys or more.
+constexpr int64_t split_keys = 512;
+constexpr int64_t enough_tasks = 64;
+
 template <typename A>
 constexpr A kInfinity = std::numeric_limits<A>::infinity();
 
@@ -72,6 +76,13 @@ struct Scores {
 
   int64_t batch = q.dim(0), heads = q.dim(1), queries = q.dim(2);
   int64_t key_heads = k.dim(1), keys = k.dim(2), size = q.dim(3);
+  // Heads that share keys and have few queries are computed together, so that
+  // each key is read once. Their queries are next to each other: from `queries`
+  // on, the number of a query of head h is that of one of a later head.
+  int64_t group = key_heads == 0 ? 0 : heads / key_heads;
+  int64_t together =
+      queries * group > product::few ? 1 : std::max<int64_t>(group, 1);
+  int64_t height = together * queries;
 
   /** Row `at` of a head's matrix in an array like q; for k, by the head of k.
    */
@@ -103,7 +114,8 @@ struct Scores {
   /** Return true if any of these queries sees any of these keys. */
   bool meet(int64_t query, int64_t n, int64_t key, int64_t m) const {
     for (int64_t i = query; i < query + n; ++i) {
-      if (std::max(first(i), key) < std::min(last(i), key + m)) {
+      int64_t at = i % queries;
+      if (std::max(first(at), key) < std::min(last(at), key + m)) {
         return true;
       }
     }
@@ -112,6 +124,8 @@ struct Scores {
 
   /** Return true if this query sees this key. */
   bool sees(int64_t b, int64_t h, int64_t query, int64_t key) const {
+    h += query / queries;
+    query %= queries;
     return key >= first(query) && key < last(query) &&
         (!seen || *from(seen, b, h, query, key)) &&
         (!mask || *from(mask, b, h, query, key) != -kInfinity<A>);
@@ -134,16 +148,18 @@ struct Scores {
     auto keys_here = rows(k, b, h, key).transposed();
     multiply(n, size, m, rows(q, b, h, query), keys_here, to, m);
     for (int64_t i = 0; i < n; ++i) {
-      auto added = mask ? from(mask, b, h, query + i, key) : nullptr;
-      auto here = seen ? from(seen, b, h, query + i, key) : nullptr;
-      int64_t start = std::clamp<int64_t>(first(query + i) - key, 0, m);
-      int64_t end = std::clamp<int64_t>(last(query + i) - key, start, m);
+      int64_t head = h + (query + i) / queries;
+      int64_t at = (query + i) % queries;
+      auto added = mask ? from(mask, b, head, at, key) : nullptr;
+      auto here = seen ? from(seen, b, head, at, key) : nullptr;
+      int64_t start = std::clamp<int64_t>(first(at) - key, 0, m);
+      int64_t end = std::clamp<int64_t>(last(at) - key, start, m);
       A* row = to + i * m;
       mlxgen::multiversion(
           [&] { finish_products(row, m, slope ? slope + i * m : nullptr); });
       if (slopes) {
-        A distance = static_cast<A>(key - own(query + i));
-        mlxgen::multiversion([&] { tilt(row, m, slopes[h], distance); });
+        A distance = static_cast<A>(key - own(at));
+        mlxgen::multiversion([&] { tilt(row, m, slopes[head], distance); });
       }
       if (added != nullptr || here != nullptr) {
         mlxgen::multiversion([&] { select(row, m, added, here); });
@@ -336,6 +352,74 @@ void store(const std::vector<A>& from, int64_t count, T* to) {
   }
 }
 
+/** The keys of each task, where each of `count` tasks would have all keys. */
+inline int64_t keys_of_task(int64_t count, int64_t keys) {
+  int64_t most =
+      std::max<int64_t>(enough_tasks / std::max<int64_t>(count, 1), 1);
+  int64_t splits = std::clamp<int64_t>(keys / split_keys, 1, most);
+  int64_t blocks = (keys + key_block - 1) / key_block;
+  return std::max<int64_t>((blocks + splits - 1) / splits, 1) * key_block;
+}
+
+/**
+ * The sums of each query over parts of the keys, which are relative to the
+ * largest score of the part.
+ */
+template <typename A>
+class Partial {
+ public:
+  Partial(int64_t splits, int64_t rows, int64_t width)
+      : splits_(splits), rows_(rows), width_(width) {
+    if (splits > 1) {
+      sums_.resize(splits * rows * width);
+      largest_.resize(splits * rows);
+      total_.resize(splits * rows);
+    }
+  }
+
+  void set(
+      int64_t split,
+      int64_t row,
+      int64_t n,
+      const std::vector<A>& sums,
+      const std::vector<A>& largest,
+      const std::vector<A>& total) {
+    int64_t at = split * rows_ + row;
+    std::copy_n(sums.data(), n * width_, sums_.data() + at * width_);
+    std::copy_n(largest.data(), n, largest_.data() + at);
+    std::copy_n(total.data(), n, total_.data() + at);
+  }
+
+  template <typename T>
+  void combine(const Out<T>& out, const Out<A>& lse) const {
+    std::vector<A> sums(width_);
+    for (int64_t row = 0; row < rows_; ++row) {
+      A most = -kInfinity<A>, total = 0;
+      for (int64_t at = row; at < splits_ * rows_; at += rows_) {
+        most = std::max(most, largest_[at]);
+      }
+      A base = most == -kInfinity<A> ? A(0) : most;
+      std::fill(sums.begin(), sums.end(), A(0));
+      for (int64_t at = row; at < splits_ * rows_; at += rows_) {
+        A factor = std::exp(largest_[at] - base);
+        total += factor * total_[at];
+        for (int64_t c = 0; c < width_; ++c) {
+          sums[c] += factor * sums_[at * width_ + c];
+        }
+      }
+      for (A& sum : sums) {
+        sum *= total == 0 ? A(0) : 1 / total;
+      }
+      lse[row] = most + std::log(total);
+      store(sums, width_, out.data + row * width_);
+    }
+  }
+
+ private:
+  int64_t splits_, rows_, width_;
+  std::vector<A> sums_, largest_, total_;
+};
+
 /** Probabilities and scores' cotangents of a block of queries and one of keys.
  */
 template <typename T>
@@ -349,7 +433,7 @@ struct Backward {
   const In<A>& delta;
   bool of_products = true; // of scores as products of q and k, not with masks
   std::vector<A> p = std::vector<A>(
-      std::min(query_block, scores.queries) * std::min(key_block, scores.keys));
+      std::min(query_block, scores.height) * std::min(key_block, scores.keys));
   std::vector<A> ds = p;
   std::vector<A> slope =
       of_products && scores.softcap != 0 ? p : std::vector<A>();
@@ -440,24 +524,32 @@ void attention_parts(
   Scores<T> scores{
       q, k, segments, mask, seen, slopes, A(scale), A(softcap), causal, window};
   int64_t width = v.dim(3);
-  int64_t blocks = (scores.queries + query_block - 1) / query_block;
-  int64_t cost = query_block * scores.keys * (scores.size + width);
+  int64_t blocks = (scores.height + query_block - 1) / query_block;
+  int64_t groups = scores.heads / scores.together;
+  int64_t count = scores.batch * groups * blocks;
+  int64_t most = std::min(query_block, scores.height);
+  int64_t span = keys_of_task(count, scores.keys);
+  int64_t splits = std::max<int64_t>((scores.keys + span - 1) / span, 1);
+  Partial<A> partial(
+      splits, scores.batch * scores.heads * scores.queries, width);
+  int64_t cost = most * std::min(span, scores.keys) * (scores.size + width);
   auto part = [&](int64_t from, int64_t to) {
-    int64_t most = std::min(query_block, scores.queries);
     std::vector<A> p(most * std::min(key_block, scores.keys));
     std::vector<A> sums(most * width);
     std::vector<A> largest(most), total(most);
     for (int64_t task = from; task < to; ++task) {
-      int64_t query = task % blocks * query_block;
-      int64_t h = task / blocks % scores.heads;
-      int64_t b = task / blocks / scores.heads;
-      int64_t n = std::min(query_block, scores.queries - query);
+      int64_t split = task % splits;
+      int64_t query = task / splits % blocks * query_block;
+      int64_t h = task / splits / blocks % groups * scores.together;
+      int64_t b = task / splits / blocks / groups;
+      int64_t n = std::min(query_block, scores.height - query);
+      int64_t end = std::min((split + 1) * span, scores.keys);
       for (bool seen_only : {false, true}) {
         std::fill(sums.begin(), sums.end(), A(0));
         std::fill(largest.begin(), largest.end(), -kInfinity<A>);
         std::fill(total.begin(), total.end(), A(0));
-        for (int64_t key = 0; key < scores.keys; key += key_block) {
-          int64_t m = std::min(key_block, scores.keys - key);
+        for (int64_t key = split * span; key < end; key += key_block) {
+          int64_t m = std::min(key_block, end - key);
           if (!scores.meet(query, n, key, m)) {
             continue;
           }
@@ -488,6 +580,10 @@ void attention_parts(
         }
       }
       int64_t row = (b * scores.heads + h) * scores.queries + query;
+      if (splits > 1) {
+        partial.set(split, row, n, sums, largest, total);
+        continue;
+      }
       for (int64_t i = 0; i < n; ++i) {
         A factor = total[i] == 0 ? A(0) : 1 / total[i];
         lse[row + i] = largest[i] + std::log(total[i]);
@@ -498,7 +594,10 @@ void attention_parts(
       store(sums, n * width, out.data + row * width);
     }
   };
-  mlxgen::share(scores.batch * scores.heads * blocks, cost, part);
+  mlxgen::share(count * splits, cost, part);
+  if (splits > 1) {
+    partial.combine(out, lse);
+  }
 }
 
 /**
@@ -526,16 +625,18 @@ void attention_vjp_queries(
   using A = accum_t<T>;
   Scores<T> scores{
       q, k, segments, mask, seen, slopes, A(scale), A(softcap), causal, window};
-  int64_t blocks = (scores.queries + query_block - 1) / query_block;
-  int64_t cost = query_block * scores.keys * (2 * scores.size + v.dim(3));
+  int64_t blocks = (scores.height + query_block - 1) / query_block;
+  int64_t groups = scores.heads / scores.together;
+  int64_t most = std::min(query_block, scores.height);
+  int64_t cost = most * scores.keys * (2 * scores.size + v.dim(3));
   auto part = [&](int64_t from, int64_t to) {
     Backward<T> backward{scores, v, cotangent, lse, delta};
-    std::vector<A> sums(std::min(query_block, scores.queries) * scores.size);
+    std::vector<A> sums(most * scores.size);
     for (int64_t task = from; task < to; ++task) {
       int64_t query = task % blocks * query_block;
-      int64_t h = task / blocks % scores.heads;
-      int64_t b = task / blocks / scores.heads;
-      int64_t n = std::min(query_block, scores.queries - query);
+      int64_t h = task / blocks % groups * scores.together;
+      int64_t b = task / blocks / groups;
+      int64_t n = std::min(query_block, scores.height - query);
       for (bool seen_only : {false, true}) {
         std::fill(sums.begin(), sums.end(), A(0));
         for (int64_t key = 0; key < scores.keys; key += key_block) {
@@ -564,7 +665,7 @@ void attention_vjp_queries(
       store(sums, n * scores.size, grad_q.data + row * scores.size);
     }
   };
-  mlxgen::share(scores.batch * scores.heads * blocks, cost, part);
+  mlxgen::share(scores.batch * groups * blocks, cost, part);
 }
 
 /** The gradients with respect to k and v: sums over the queries of all heads
@@ -593,11 +694,11 @@ void attention_vjp_keys(
       q, k, segments, mask, seen, slopes, A(scale), A(softcap), causal, window};
   int64_t width = v.dim(3);
   int64_t blocks = (scores.keys + key_block - 1) / key_block;
-  int64_t group = scores.key_heads == 0 ? 0 : scores.heads / scores.key_heads;
-  int64_t cost = key_block * group * scores.queries * 2 * (scores.size + width);
+  int64_t most = std::min(key_block, scores.keys);
+  int64_t group = scores.group;
+  int64_t cost = most * group * scores.queries * 2 * (scores.size + width);
   auto part = [&](int64_t from, int64_t to) {
     Backward<T> backward{scores, v, cotangent, lse, delta};
-    int64_t most = std::min(key_block, scores.keys);
     std::vector<A> sums_k(most * scores.size);
     std::vector<A> sums_v(most * width);
     for (int64_t task = from; task < to; ++task) {
@@ -608,10 +709,10 @@ void attention_vjp_keys(
       for (bool seen_only : {false, true}) {
         std::fill(sums_k.begin(), sums_k.end(), A(0));
         std::fill(sums_v.begin(), sums_v.end(), A(0));
-        for (int64_t h = head * group; h < (head + 1) * group; ++h) {
-          for (int64_t query = 0; query < scores.queries;
-               query += query_block) {
-            int64_t n = std::min(query_block, scores.queries - query);
+        for (int64_t h = head * group; h < (head + 1) * group;
+             h += scores.together) {
+          for (int64_t query = 0; query < scores.height; query += query_block) {
+            int64_t n = std::min(query_block, scores.height - query);
             if (!scores.meet(query, n, key, m)) {
               continue;
             }

@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "mlxgen/kernel.h"
 #include "mlxgen/loop.h"
+#include "vectors.h"
 
 namespace mlxops::cpu {
 
@@ -42,14 +44,20 @@ constexpr int64_t block_columns = 256;
 
 /**
  * A tile of the product, `vectors` vectors of `bytes` bytes wide, from `inner`
- * contiguous columns of a and rows of b.
+ * columns of `count` rows of a, or fewer than a tile has, and from `inner`
+ * contiguous rows of b.
  */
 template <typename A, int bytes, int vectors>
 __attribute__((always_inline)) inline void
-tile(int64_t inner, const A* a, const A* b, A* to) {
+tile(int64_t inner, int64_t count, Matrix<A> a, const A* b, A* to) {
   typedef A Vector __attribute__((vector_size(bytes), aligned(sizeof(A))));
   constexpr int lanes = bytes / sizeof(A);
   Vector sums[tile_rows][vectors] = {};
+  const A* rows[tile_rows]; // missing rows are the last one
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < tile_rows; ++i) {
+    rows[i] = a.from(std::min(i, count - 1), 0).data;
+  }
   for (int64_t p = 0; p < inner; ++p) {
     Vector row[vectors];
 #pragma GCC unroll 8
@@ -60,10 +68,9 @@ tile(int64_t inner, const A* a, const A* b, A* to) {
     for (int i = 0; i < tile_rows; ++i) {
 #pragma GCC unroll 8
       for (int j = 0; j < vectors; ++j) {
-        sums[i][j] += a[i] * row[j];
+        sums[i][j] += rows[i][p * a.across] * row[j];
       }
     }
-    a += tile_rows;
     b += vectors * lanes;
   }
 #pragma GCC unroll 8
@@ -78,7 +85,7 @@ tile(int64_t inner, const A* a, const A* b, A* to) {
 /** tile() and its number of columns. */
 template <typename A>
 struct Tile {
-  void (*compute)(int64_t inner, const A* a, const A* b, A* to);
+  void (*compute)(int64_t inner, int64_t count, Matrix<A> a, const A* b, A* to);
   int64_t columns;
 };
 
@@ -86,14 +93,14 @@ struct Tile {
 #ifdef MLXGEN_AVX2
 template <typename A>
 __attribute__((target(MLXGEN_AVX512))) void
-tile_avx512(int64_t inner, const A* a, const A* b, A* to) {
-  tile<A, 64, 2>(inner, a, b, to);
+tile_avx512(int64_t inner, int64_t count, Matrix<A> a, const A* b, A* to) {
+  tile<A, 64, 2>(inner, count, a, b, to);
 }
 
 template <typename A>
 __attribute__((target(MLXGEN_AVX2))) void
-tile_avx2(int64_t inner, const A* a, const A* b, A* to) {
-  tile<A, 32, 2>(inner, a, b, to);
+tile_avx2(int64_t inner, int64_t count, Matrix<A> a, const A* b, A* to) {
+  tile<A, 32, 2>(inner, count, a, b, to);
 }
 #endif
 
@@ -116,6 +123,41 @@ Tile<A> best_tile() {
   return {tile<A, 16, vectors>, 16 * vectors / sizeof(A)};
 }
 
+/** Transpose a square that consists of vectors of 16 bytes. */
+template <typename A>
+__attribute__((always_inline)) inline void
+transpose(const A* from, int64_t down, A* to, int64_t to_down) {
+  using V = Vectors<A, 16>;
+  constexpr int half = V::count / 2;
+  typename V::type rows[V::count], mixed[V::count];
+#pragma GCC unroll 4
+  for (int i = 0; i < V::count; ++i) {
+    rows[i] = vector<16>(from + i * down);
+  }
+#pragma GCC unroll 2
+  for (int step = 1; step < V::count; step *= 2) {
+#pragma GCC unroll 2
+    for (int i = 0; i < half; ++i) {
+      auto x = rows[i], y = rows[i + half];
+      if constexpr (half == 1) {
+        mixed[2 * i] = __builtin_shufflevector(x, y, 0, 2);
+        mixed[2 * i + 1] = __builtin_shufflevector(x, y, 1, 3);
+      } else {
+        mixed[2 * i] = __builtin_shufflevector(x, y, 0, 4, 1, 5);
+        mixed[2 * i + 1] = __builtin_shufflevector(x, y, 2, 6, 3, 7);
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < V::count; ++i) {
+      rows[i] = mixed[i];
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < V::count; ++i) {
+    vector<16>(to + i * to_down) = rows[i];
+  }
+}
+
 /**
  * Copy `count` lines of `inner` elements each, `width` lines at a time, with
  * the elements of the same index next to each other; missing lines are zeros.
@@ -129,7 +171,19 @@ MLXGEN_MULTIVERSION void pack_lines(
     A* to) {
   for (int64_t first = 0; first < count; first += width) {
     int64_t there = std::min(width, count - first);
-    for (int64_t p = 0; p < inner; ++p) {
+    int64_t p = 0;
+    if constexpr (std::is_same_v<A, T>) {
+      constexpr int64_t square = 16 / sizeof(A);
+      bool whole = there == width && width % square == 0 && lines.across == 1;
+      for (; whole && p + square <= inner; p += square) {
+        for (int64_t i = 0; i < width; i += square) {
+          const T* from = lines.from(first + i, p).data;
+          transpose(from, lines.down, to + i, width);
+        }
+        to += square * width;
+      }
+    }
+    for (; p < inner; ++p) {
       const T* from = lines.data + first * lines.down + p * lines.across;
       if (lines.down == 1) {
         for (int64_t i = 0; i < there; ++i) {
@@ -169,6 +223,221 @@ A* pack(
   return to;
 }
 
+// A product with few rows reads each element of b a few times, so that copying
+// b would take longer than the product.
+constexpr int64_t few = 16;
+
+/**
+ * Return `count` rows of type A, padded with zeros to whole vectors: a copy,
+ * unless the rows are so already.
+ */
+template <int bytes, typename A, typename T>
+__attribute__((always_inline)) inline Matrix<A>
+whole_rows(int64_t count, int64_t width, Matrix<T> rows, A* copy) {
+  constexpr int64_t lanes = bytes / sizeof(A);
+  if constexpr (std::is_same_v<A, T>) {
+    if (width % lanes == 0 && rows.across == 1) {
+      return rows;
+    }
+  }
+  int64_t padded = (width + lanes - 1) / lanes * lanes;
+  for (int64_t i = 0; i < count; ++i) {
+    const T* from = rows.data + i * rows.down;
+    A* to = copy + i * padded;
+    if (rows.across == 1) {
+      for (int64_t p = 0; p < width; ++p) {
+        to[p] = static_cast<A>(mlxgen::widen(from[p]));
+      }
+    } else {
+      for (int64_t p = 0; p < width; ++p) {
+        to[p] = static_cast<A>(mlxgen::widen(from[p * rows.across]));
+      }
+    }
+    for (int64_t p = width; p < padded; ++p) {
+      to[p] = 0;
+    }
+  }
+  return {copy, padded};
+}
+
+/** Likewise, but without padding, and in memory that grows as needed. */
+template <typename A, typename T>
+Matrix<A> rows_of_type(
+    int64_t count,
+    int64_t width,
+    Matrix<T> rows,
+    std::vector<A>& memory) {
+  if constexpr (std::is_same_v<A, T>) {
+    return rows;
+  } else {
+    int64_t padded = width + vector_bytes / sizeof(A);
+    memory.resize(std::max<size_t>(memory.size(), count * padded));
+    Matrix<A> copy{nullptr, 0};
+    with_vectors([&]<int bytes>() {
+      copy = whole_rows<bytes>(count, width, rows, memory.data());
+    });
+    return copy;
+  }
+}
+
+/** c(i, j) = sum(a(i, :) * b(j, :)), for `rows` rows of a, `count` rows of b.
+ */
+template <int bytes, int rows, typename A>
+__attribute__((always_inline)) inline void dot_rows(
+    int64_t inner,
+    int64_t count,
+    Matrix<A> a,
+    Matrix<A> b,
+    A* c,
+    int64_t stride,
+    bool add) {
+  using V = Vectors<A, bytes>;
+  for (int64_t j = 0; j < count; ++j) {
+    typename V::type sums[rows] = {};
+    for (int64_t p = 0; p < inner; p += V::count) {
+      typename V::type row = vector<bytes>(b.data + j * b.down + p);
+#pragma GCC unroll 4
+      for (int i = 0; i < rows; ++i) {
+        sums[i] += row * vector<bytes>(a.data + i * a.down + p);
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; ++i) {
+      A* to = c + i * stride + j;
+      *to = total<A, bytes>(sums[i]) + (add ? *to : A(0));
+    }
+  }
+}
+
+/**
+ * c(i, :) = sum(a(i, p) * b(p, :)), for `rows` rows of a and `vectors` vectors
+ * of the columns, of which c has `there`.
+ */
+template <int bytes, int rows, int vectors, typename A, typename T>
+__attribute__((always_inline)) inline void sum_rows(
+    int64_t inner,
+    int64_t there,
+    Matrix<T> a,
+    Matrix<A> b,
+    A* c,
+    int64_t stride,
+    bool add) {
+  using V = Vectors<A, bytes>;
+  typename V::type sums[rows][vectors] = {};
+  for (int64_t p = 0; p < inner; ++p) {
+    typename V::type row[vectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j) {
+      row[j] = vector<bytes>(b.data + p * b.down + j * V::count);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; ++i) {
+      A factor = static_cast<A>(mlxgen::widen(*a.from(i, p).data));
+#pragma GCC unroll 4
+      for (int j = 0; j < vectors; ++j) {
+        sums[i][j] += factor * row[j];
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < rows; ++i) {
+    A* to = c + i * stride;
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j) {
+      if ((j + 1) * V::count <= there) {
+        auto& whole = vector<bytes>(to + j * V::count);
+        whole = add ? whole + sums[i][j] : sums[i][j];
+      } else {
+        for (int64_t k = j * V::count; k < there; ++k) {
+          A sum = sums[i][j][k - j * V::count];
+          to[k] = add ? to[k] + sum : sum;
+        }
+      }
+    }
+  }
+}
+
+/** Call f<rows>(first) for all rows. */
+template <typename F>
+__attribute__((always_inline)) inline void each_rows(int64_t rows, const F& f) {
+  int64_t i = 0;
+  for (; i + 4 <= rows; i += 4) {
+    MLXGEN_INLINED_CALL f.template operator()<4>(i);
+  }
+  for (; i < rows; ++i) {
+    MLXGEN_INLINED_CALL f.template operator()<1>(i);
+  }
+}
+
+/** The product for few rows of a, and rows of b or its transpose in memory. */
+template <typename A, typename TA, typename TB>
+void multiply_few(
+    int64_t rows,
+    int64_t inner,
+    int64_t columns,
+    Matrix<TA> a,
+    Matrix<TB> b,
+    A* c,
+    int64_t stride,
+    bool add) {
+  thread_local std::vector<A> copy_a;
+  thread_local std::vector<A> copy_b;
+  constexpr int64_t together = 32; // rows of b that stay in the cache
+  constexpr int64_t most = vector_bytes / sizeof(A);
+  bool transposed = b.across != 1;
+  int64_t width = (transposed ? inner : columns) + most;
+  copy_a.resize(std::max<size_t>(copy_a.size(), transposed ? rows * width : 0));
+  copy_b.resize(std::max<size_t>(copy_b.size(), together * width));
+  with_vectors([&]<int bytes>() {
+    if (transposed) {
+      Matrix<A> from_a = whole_rows<bytes>(rows, inner, a, copy_a.data());
+      for (int64_t j = 0; j < columns; j += together) {
+        int64_t count = std::min(together, columns - j);
+        Matrix<A> from_b = whole_rows<bytes>(
+            count, inner, b.from(0, j).transposed(), copy_b.data());
+        each_rows(rows, [&]<int n>(int64_t i) {
+          dot_rows<bytes, n>(
+              inner,
+              count,
+              from_a.from(i, 0),
+              from_b,
+              c + i * stride + j,
+              stride,
+              add);
+        });
+      }
+      return;
+    }
+    constexpr int64_t lanes = bytes / sizeof(A);
+    for (int64_t p = 0; p < inner; p += together) {
+      int64_t deep = std::min(together, inner - p);
+      Matrix<A> from_b =
+          whole_rows<bytes>(deep, columns, b.from(p, 0), copy_b.data());
+      each_rows(rows, [&]<int n>(int64_t i) {
+        constexpr int vectors = n == 1 ? 4 : 2;
+        int64_t j = 0;
+        auto next = [&]<int wide>() {
+          sum_rows<bytes, n, wide>(
+              deep,
+              columns - j,
+              a.from(i, p),
+              from_b.from(0, j),
+              c + i * stride + j,
+              stride,
+              add || p > 0);
+          j += wide * lanes;
+        };
+        while (j + vectors * lanes <= columns) {
+          MLXGEN_INLINED_CALL next.template operator()<vectors>();
+        }
+        while (j < columns) {
+          MLXGEN_INLINED_CALL next.template operator()<1>();
+        }
+      });
+    }
+  });
+}
+
 } // namespace product
 
 /**
@@ -190,27 +459,47 @@ void multiply(
   static const Tile<A> best = best_tile<A>();
   thread_local std::vector<A> packed_a;
   thread_local std::vector<A> packed_b;
+  thread_local std::vector<A> columns_b;
   if (!add && inner == 0) {
     for (int64_t i = 0; i < rows; ++i) {
       std::fill_n(c + i * stride, columns, A(0));
     }
   }
+  bool small = rows <= few || (b.across == 1 && inner <= few);
+  if (small && (b.across == 1 || b.down == 1)) {
+    return multiply_few(rows, inner, columns, a, b, c, stride, add);
+  }
   for (int64_t p = 0; p < inner; p += block_inner) {
     int64_t deep = std::min(block_inner, inner - p);
     for (int64_t j = 0; j < columns; j += block_columns) {
       int64_t wide = std::min(block_columns, columns - j);
-      const A* from_b =
-          pack(wide, deep, best.columns, b.from(p, j).transposed(), packed_b);
+      // The columns of b are lines to copy.
+      Matrix<TB> lines = b.from(p, j).transposed();
+      const A* from_b = lines.across == 1
+          ? pack(
+                wide,
+                deep,
+                best.columns,
+                rows_of_type(wide, deep, lines, columns_b),
+                packed_b)
+          : pack(wide, deep, best.columns, lines, packed_b);
       for (int64_t i = 0; i < rows; i += block_rows) {
         int64_t high = std::min(block_rows, rows - i);
-        const A* from_a =
-            pack(high, deep, int64_t(tile_rows), a.from(i, p), packed_a);
+        Matrix<A> from_a{nullptr, 0};
+        bool near = a.down == 1 && a.across * sizeof(A) <= 1024;
+        if (a.across == 1 || (near && std::is_same_v<A, TA>)) {
+          from_a = rows_of_type(high, deep, a.from(i, p), packed_a);
+        } else {
+          const A* packed = pack(high, deep, high, a.from(i, p), packed_a);
+          from_a = {packed, 1, high};
+        }
         for (int64_t jj = 0; jj < wide; jj += best.columns) {
           for (int64_t ii = 0; ii < high; ii += tile_rows) {
             A part[tile_rows * 128 / sizeof(A)];
-            best.compute(deep, from_a + ii * deep, from_b + jj * deep, part);
             int64_t there = std::min(best.columns, wide - jj);
             int64_t last = std::min<int64_t>(tile_rows, high - ii);
+            best.compute(
+                deep, last, from_a.from(ii, 0), from_b + jj * deep, part);
             for (int64_t r = 0; r < last; ++r) {
               A* to = c + (i + ii + r) * stride + j + jj;
               const A* from = part + r * best.columns;

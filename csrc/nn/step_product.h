@@ -39,7 +39,8 @@ class StepProduct {
       const {
     A part[most * 128 / sizeof(A)];
     for (int64_t j = 0; j < columns_; j += tile_.columns) {
-      tile_.compute(inner_, vectors, packed_ + j * inner_, part);
+      tile_.compute(
+          inner_, most, {vectors, 1, most}, packed_ + j * inner_, part);
       for (int64_t r = 0; r < count; ++r) {
         std::copy_n(
             part + r * tile_.columns,

@@ -162,6 +162,54 @@ def test_sizes(queries, keys, size, width, causal):
     check(arrays, causal=causal, scale=size**-0.5)
 
 
+def test_blocks(dtype):
+    """Compare products that are large enough for tiles, with remainders."""
+    check(inputs(dtype, 1, 4, 2, 50, 70, 22, 18), causal=True, softcap=4.0)
+
+
+# Parts of the keys are computed apart if there are many keys and few blocks of queries.
+@pytest.mark.parametrize(
+    ("queries", "options"),
+    [
+        (1, {}),
+        (3, {"causal": True}),
+        (3, {"window": 300, "softcap": 3.0, "alibi_slopes": mx.array([0.01, 0.5, -0.01, 0.02])}),
+        (20, {"causal": True, "window": 30, "sinks": mx.array([0.5, 1.0, -1.0, 0.0])}),
+    ],
+    ids=str,
+)
+def test_decode(queries, options):
+    keys = 1200
+    arrays = inputs(mx.float32, 2, 4, 2, queries, keys, 24, 9)
+    mask = np.where(np.arange(keys) % 7 == 3, -np.inf, 0).astype(np.float32)
+    check(arrays, **options)
+    check(arrays, mask=mx.array(mask), **options)
+
+
+def test_decode_in_all_dtypes(dtype):
+    check(inputs(dtype, 1, 4, 1, 1, 1100, 16, 16), causal=True)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf], ids=str)
+@pytest.mark.parametrize("part", [0, 1], ids=str)
+def test_decode_without_a_part_of_the_keys(part, poison):
+    """Hide all keys of one of two parts, and some of the other, with whatever values they have."""
+    arrays = inputs(mx.float32, 1, 4, 2, 2, 1280, 8, 8)
+    cotangent = draw(mx.float32, arrays[0].shape, -1, 1, seed=9)[0]
+    seen = np.zeros((2, 1280), bool)
+    seen[0, part * 640 + 100 : part * 640 + 500] = True  # query 1 sees no key
+    expected = by_rows(*map(to_numpy, (*arrays, cotangent)), seen, 0.3)
+    hidden = mx.array(np.flatnonzero(~seen[0]))
+    arrays[1][:, :, hidden] = arrays[2][:, :, hidden] = poison
+
+    def call(*arrays):
+        return mlxops.nn.attention(*arrays, mask=mx.array(seen), scale=0.3)
+
+    (y,), grads = mx.vjp(call, arrays, [cotangent])
+    for got, wanted in zip((y, *grads), expected, strict=True):
+        close(got, wanted, mx.float32)
+
+
 @pytest.mark.parametrize("size", [64, 128, 256, 512])
 def test_head_sizes(size):
     check(inputs(mx.float32, 1, 2, 1, 9, 12, size, size), causal=True, scale=size**-0.5)

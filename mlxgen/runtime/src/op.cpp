@@ -287,13 +287,20 @@ class RowContiguous : public Primitive {
     auto op = std::make_shared<RowContiguous>(s);
     return array(a.shape(), a.dtype(), std::move(op), {a});
   }
+
+  /** Return true if `a` is, or will be when it is evaluated. */
+  static bool is(const array& a) {
+    return a.is_available()
+        ? a.flags().row_contiguous
+        : a.has_primitive() && typeid(a.primitive()) == typeid(RowContiguous);
+  }
 };
 
 } // namespace
 
 array ready(const array& a, Dtype dtype, const Stream& s, bool for_kernel) {
   auto out = to_dtype(a, dtype, s);
-  if (!for_kernel || (out.is_available() && out.flags().row_contiguous)) {
+  if (!for_kernel || RowContiguous::is(out)) {
     return out;
   }
   // MLX does not check that it can allocate memory for the copy.
