@@ -355,13 +355,44 @@ def recurrent_gla(
     kept = mx.result_type(k, v)
     if h is not None or k.shape[2] > 1:  # as in mlx-lm, where a decay has q's dtype
         kept = mx.result_type(mx.zeros(0, kept), q, *([] if h is None else [h]))
+    y, last = _gla(q, k, v, g, scale, h, None)
+    return y.astype(mx.result_type(mx.zeros(0, kept), q)), last.astype(kept)
+
+
+def hybrid_gla(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    *,
+    scale: float,
+    h: mx.array | None = None,
+    mask: mx.array | None = None,
+    chunk: int = 128,  # ignored
+) -> tuple[mx.array, mx.array]:
+    """Compute linear attention of Bailing's hybrids with ``nn.ssm_scan``; states are float32."""
+    kept = mx.float32
+    if h is not None and k.shape[2] == 1:
+        kept = mx.result_type(h, k, v)
+    y, last = _gla(q, k, v, g, scale, h, _booleans(mask))
+    return y.astype(q.dtype), last.astype(kept)
+
+
+def _gla(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    scale: float,
+    h: mx.array | None,
+    mask: mx.array | None,
+) -> tuple[mx.array, mx.array]:
     batch, heads, steps, _ = q.shape
     values, keys, queries = (part.swapaxes(1, 2) for part in (v, k, q * scale))
     state = None if h is None else h.swapaxes(2, 3)
     zeros, ones = mx.zeros(heads, q.dtype), mx.ones((batch, steps, heads), q.dtype)
-    y, last = nn.ssm_scan(values, mx.log(-g), keys, queries, zeros, ones, state)
-    y = y.swapaxes(1, 2).astype(mx.result_type(mx.zeros(0, kept), q))
-    return y, last.swapaxes(2, 3).astype(kept)
+    y, last = nn.ssm_scan(values, mx.log(-g), keys, queries, zeros, ones, state, mask)
+    return y.swapaxes(1, 2), last.swapaxes(2, 3)
 
 
 def has_kernels() -> bool:

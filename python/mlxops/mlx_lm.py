@@ -33,7 +33,8 @@ from mlx_lm.models.activations import swiglu
 from mlx_lm.tuner.trainer import default_loss
 
 from mlxops import _models, mlx_lm_experts, nn
-from mlxops._models import Place, Row, recurrent_gla, rnn_scan, too_many_states
+from mlxops._kernels import Kernels
+from mlxops._models import Place, Row, hybrid_gla, recurrent_gla, rnn_scan, too_many_states
 
 
 def gated_delta_update(
@@ -120,6 +121,13 @@ def switch_glu(layer: Any, x: mx.array, indices: mx.array) -> mx.array:
 
 MAMBA = ("mlx_lm.models.mamba", "MambaBlock._process_sequence")
 JAMBA = ("mlx_lm.models.jamba", "JambaMambaMixer.ssm_step")
+BITNET = ("mlx_lm.models.bitlinear_layers", "BitLinear.execute_matmul_kernel")
+_DEEPSEEK = "mlx_lm.models.deepseek_v41"
+_SINKHORN = (_DEEPSEEK, "_sinkhorn")
+_ROUNDINGS = [(_DEEPSEEK, name) for name in ("_fake_quant_fp8", "_fake_quant_fp4")]
+_INDICES = [(_DEEPSEEK, name) for name in ("Router.__call__", "Indexer.__call__")]
+_kernels = Kernels("mlx_lm", lambda place: _patch.own(place))
+bit_linear = _kernels.bit_linear(BITNET)
 # The replaced functions of mlx-lm, by module and name, and their replacements.
 REPLACED: dict[Place, Callable[..., Any]] = {
     ("mlx_lm.models.gated_delta", "gated_delta_update"): gated_delta_update,
@@ -129,9 +137,15 @@ REPLACED: dict[Place, Callable[..., Any]] = {
     JAMBA: jamba,
     ("mlx_lm.models.recurrent_gemma", "rnn_scan"): rnn_scan,
     ("mlx_lm.models.bailing_moe_linear", "recurrent_gla"): recurrent_gla,
+    ("mlx_lm.models.bailing_hybrid", "recurrent_gla"): hybrid_gla,
     mlx_lm_experts.PLACE: switch_glu,
+    BITNET: bit_linear,
+    _SINKHORN: _kernels.with_gradient(_SINKHORN),
+    **{place: _kernels.straight_through(place) for place in _ROUNDINGS},
+    **{place: _kernels.composed_in_training(place) for place in _INDICES},
 }
-# Names of the operators that the replacements use.
+_OWN = "its kernel, with the gradient of mlx-lm's operations"
+# What the replacements use.
 _OPERATORS: dict[Callable[..., Any], str] = {
     gated_delta_update: "nn.gated_delta",
     ssm_update: "nn.ssm_scan",
@@ -140,7 +154,11 @@ _OPERATORS: dict[Callable[..., Any], str] = {
     jamba: "nn.selective_scan",
     rnn_scan: "nn.linear_recurrence",
     recurrent_gla: "nn.ssm_scan",
+    hybrid_gla: "nn.ssm_scan",
     switch_glu: "nn.expert_mlp",
+    **dict.fromkeys((bit_linear, REPLACED[_SINKHORN]), _OWN),
+    **{REPLACED[p]: "its rounding, with the gradient of the identity" for p in _ROUNDINGS},
+    **{REPLACED[p]: "mlx-lm's operations, with constant indices in training" for p in _INDICES},
 }
 _LOSS = "nn.linear_cross_entropy"
 # Functions that return why a replacement leaves a layer to mlx-lm, or nothing.
@@ -150,12 +168,8 @@ _UNFIT: dict[Place, Callable[[Any], str]] = {
     mlx_lm_experts.PLACE: mlx_lm_experts.unfit,
 }
 # Recurrences and kernels of mlx-lm that are not replaced, and the reasons.
-_KERNEL = "mlxops has no such operator: a Metal kernel without a gradient"
 UNREPLACED: dict[Place, str] = {
-    ("mlx_lm.models.bailing_hybrid", "recurrent_gla"): "mlx-lm computes chunks, with gradients",
-    ("mlx_lm.models.bitlinear_layers", "BitLinear.execute_matmul_kernel"): _KERNEL,
-    ("mlx_lm.models.deepseek_v41", "_sinkhorn"): _KERNEL,
-    ("mlx_lm.models.kimi_k3", "_attn_res_mix"): _KERNEL,
+    ("mlx_lm.models.kimi_k3", "_attn_res_mix"): "mlx-lm computes operations in training",
 }
 _patch = _models.Patch(
     *("mlx-lm", "0.32"),

@@ -20,10 +20,6 @@ Requires mlx-vlm 0.7.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from functools import cache
-from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -34,6 +30,7 @@ from mlx_vlm.models.gated_delta import compute_g, compute_g_safe
 
 import mlxops
 from mlxops import _models, nn
+from mlxops._kernels import Kernels
 from mlxops._models import Function, Place, Row, too_many_states
 
 _MODELS = "mlx_vlm.models."
@@ -291,31 +288,6 @@ def rms_norm_sigmoid_gate(x: mx.array, gate: mx.array, *, eps: float) -> mx.arra
     return y.reshape(batch, steps, heads * size).astype(x.dtype)
 
 
-def bit_linear(layer: Any, x: mx.array, packed_weights: mx.array) -> mx.array:
-    """Multiply by BitNet's weights -1, 0 and 1, with a gradient.
-
-    A byte of ``packed_weights``, of shape (outputs / 4, inputs), has the weights of four outputs,
-    which are ``outputs / 4`` apart, in two bits each, from the lowest bits on, increased by one.
-    """
-
-    def composed(layer: Any, x: mx.array, scale: mx.array) -> mx.array:
-        if x.dtype != scale.dtype:
-            raise ValueError(
-                f"[BitLinear] x has dtype {x.dtype}, and weight_scale {scale.dtype}: "
-                "cast one of them."
-            )
-        parts = [((packed_weights >> shift) & 3).astype(x.dtype) - 1 for shift in (0, 2, 4, 6)]
-        y = x @ mx.concatenate(parts).T
-        return y / scale if layer.invert_weight_scales else y * scale
-
-    def kernel(layer: Any, x: mx.array, _: mx.array) -> mx.array:
-        return _patch.own(BITNET)(layer, x, packed_weights)  # type: ignore[no-any-return]
-
-    if not _models.has_kernels():
-        return composed(layer, x, layer.weight_scale)
-    return _with_gradient(kernel, composed, layer, x, layer.weight_scale)  # type: ignore[no-any-return]
-
-
 def _row_invariant_quantized_projection(linear: Any, x: mx.array) -> mx.array:
     """Call a layer in training, instead of a kernel that computes rows as in decoding."""
     own = _patch.own(QUANTIZED)
@@ -329,145 +301,13 @@ def inkling_route(layer: Any, logits: mx.array) -> Any:
     """
     if not layer.training:
         return _patch.own(INKLING_ROUTE)(layer, logits)
-    routed = _composed(INKLING_ROUTE)(layer, logits)
+    routed = _kernels.composed(INKLING_ROUTE)(layer, logits)
     layer._wscale = None
     return routed
 
 
-class _WithoutMetal:
-    """``mlx.core``, for functions that choose operations instead of a kernel without Metal.
-
-    The chosen indices have no gradient. MLX raises an error for them in other functions.
-    """
-
-    metal = SimpleNamespace(is_available=lambda: False)
-
-    def argpartition(self, *args: Any, **kwargs: Any) -> mx.array:
-        return mx.stop_gradient(mx.argpartition(*args, **kwargs))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(mx, name)
-
-
-_names_without_metal: dict[str, dict[str, Any]] = {}
-
-
-def _without_metal(function: FunctionType) -> FunctionType:
-    """Return a copy of a function of mlx-vlm that finds no Metal and no kernels."""
-    module = function.__module__
-    names = _names_without_metal.get(module)
-    if names is None:
-        names = _names_without_metal[module] = dict(vars(sys.modules[module]))
-        for name, value in list(names.items()):
-            inner = getattr(value, "__wrapped__", value)  # without a cache
-            if name == "mx":
-                names[name] = _WithoutMetal()
-            elif name == "_HAS_METAL":
-                names[name] = False
-            elif name.lower().endswith("_kernel") and not isinstance(inner, FunctionType):
-                names[name] = None
-            elif isinstance(inner, FunctionType) and inner.__module__.startswith("mlx_vlm."):
-                names[name] = _without_metal(inner)
-    copy = FunctionType(
-        *(function.__code__, names, function.__name__),
-        *(function.__defaults__, function.__closure__),
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
-
-
-@cache
-def _composed(place: Place) -> Function:
-    """Return mlx-vlm's function without its kernels: operations with gradients."""
-    return _without_metal(_patch.own(place))
-
-
-def _with_gradient(function: Function, composed: Function, *args: Any, **kwargs: Any) -> Any:
-    """Call a function with the gradient of another one, for all floating arrays in its arguments.
-
-    The other function is computed for the gradient only.
-    """
-    given = [*args, *kwargs.values()]
-    at = [
-        n
-        for n, value in enumerate(given)
-        if isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating)
-    ]
-
-    def call(which: Function, arrays: Sequence[mx.array]) -> Any:
-        values = list(given)
-        for n, array in zip(at, arrays, strict=True):
-            values[n] = array
-        named = dict(zip(kwargs, values[len(args) :], strict=True))
-        return which(*values[: len(args)], **named)
-
-    def all_of(arrays: Any) -> list[mx.array]:
-        return [arrays] if isinstance(arrays, mx.array) else list(arrays)
-
-    @mx.custom_function
-    def run(*arrays: mx.array) -> Any:
-        return call(function, arrays)
-
-    @run.vjp
-    def run_vjp(primals: Any, cotangents: Any, _: Any) -> Any:
-        outer = all_of(cotangents)
-
-        def results(*arrays: mx.array) -> list[mx.array]:
-            found = all_of(call(composed, arrays))
-            return [y.astype(c.dtype) for y, c in zip(found, outer, strict=True)]
-
-        _, grads = mx.vjp(results, all_of(primals), outer)
-        return grads[0] if isinstance(primals, mx.array) else tuple(grads)
-
-    return run(*(given[n] for n in at)) if at else function(*args, **kwargs)
-
-
-def _constant(value: Any) -> Any:
-    """Stop the gradient of indices, for which MLX raises an error."""
-    if isinstance(value, mx.array) and not mx.issubdtype(value.dtype, mx.inexact):
-        return mx.stop_gradient(value)
-    return value
-
-
-def _kernel_with_gradient(place: Place) -> Function:
-    """Return a replacement that calls mlx-vlm's kernel with the gradient of its operations."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        own = _patch.own(place)
-        args = tuple(_constant(value) for value in args)
-        kwargs = {name: _constant(value) for name, value in kwargs.items()}
-        if not _models.has_kernels():
-            return own(*args, **kwargs)
-        return _with_gradient(own, _composed(place), *args, **kwargs)
-
-    return call
-
-
-def _composed_in_training(place: Place) -> Function:
-    """Return a replacement of a method that uses mlx-vlm's operations in training."""
-
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if layer.training:
-            return _composed(place)(layer, *args, **kwargs)
-        return _patch.own(place)(layer, *args, **kwargs)
-
-    return call
-
-
-def _straight_through(place: Place) -> Function:
-    """Return a replacement of a rounding, with the gradient of the identity.
-
-    Bengio et al., "Estimating or Propagating Gradients Through Stochastic Neurons" (2013). The
-    derivative of the rounding itself is zero.
-    """
-
-    def call(x: mx.array, *args: Any, **kwargs: Any) -> Any:
-        own = _patch.own(place)
-        return _with_gradient(lambda x: own(x, *args, **kwargs), lambda x: x, x)
-
-    return call
-
-
+_kernels = Kernels("mlx_vlm", lambda place: _patch.own(place))
+bit_linear = _kernels.bit_linear(BITNET)
 _OWN = "its kernel, with the gradient of mlx-vlm's operations"
 _TRAINING = "mlx-vlm's operations, in training"
 _STRAIGHT = "its rounding, with the gradient of the identity"
@@ -519,9 +359,9 @@ REPLACED: dict[Place, Function] = {
     BITNET: bit_linear,
     QUANTIZED: _row_invariant_quantized_projection,
     INKLING_ROUTE: inkling_route,
-    **{place: _kernel_with_gradient(place) for place in _KERNELS_WITH_GRADIENT},
-    **{place: _composed_in_training(place) for place in _COMPOSED_IN_TRAINING},
-    **{place: _straight_through(place) for place in _ROUNDINGS},
+    **{place: _kernels.with_gradient(place) for place in _KERNELS_WITH_GRADIENT},
+    **{place: _kernels.composed_in_training(place) for place in _COMPOSED_IN_TRAINING},
+    **{place: _kernels.straight_through(place) for place in _ROUNDINGS},
 }
 # What the replacements use.
 _OPERATORS: dict[Function, str] = {

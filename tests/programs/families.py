@@ -64,6 +64,23 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"attn_layer_offset": 1, "attn_layer_period": 2, "mamba_d_conv": 4, "mamba_d_state": 8},
         **{"expert_layer_offset": 1, "expert_layer_period": 2, "mamba_expand": 2},
     },
+    "bailing_hybrid": {"layer_group_size": 2, "group_norm_size": 2, "rope_interleave": True},
+    "bitnet": {},
+    "deepseek_v41": {
+        **{"num_key_value_heads": 1, "head_dim": 32, "q_lora_rank": 32, "o_lora_rank": 32},
+        **{"o_groups": 2, "sliding_window": 8, "scoring_func": "sqrtsoftplus"},
+        **{"compress_ratios": [0, 4], "kv_source_layer_ids": [1], "index_source_layer_ids": [1]},
+        **{"index_topk": 2, "index_head_dim": 32, "index_n_heads": 2},
+        **{"candidate_source_layer_id": 1, "candidate_topk_blocks": 2, "candidate_block_size": 1},
+    },
+    "kimi_k3": {
+        **{"num_key_value_heads": 4, "q_lora_rank": 8, "num_experts_per_token": 2},
+        **{"hidden_act": "situ", "activation_situ_beta": 1.0, "attn_res_block_size": 2},
+        "linear_attn_config": {
+            **{"num_heads": 2, "head_dim": 8, "short_conv_kernel_size": 4, "kda_layers": [1]},
+            **{"full_attn_layers": [2], "gate_lower_bound": -5.0},
+        },
+    },
     "minicpm": {"dim_model_base": 16, "scale_depth": 1.4, "scale_emb": 12},
     "phi3small": {
         **{"dense_attention_every_n_layers": 1, "ff_intermediate_size": 48, "gegelu_limit": 20.0},
@@ -83,7 +100,15 @@ def build(name: str, **keys: Any) -> Any:
     if name == "recurrent_gemma":  # its constructor does not call Module's, which training needs
         vars(model).update(_no_grad=set(), _training=True)
     for key, value in tree_flatten(model.trainable_parameters()):
-        if not value.any():
+        if value.dtype == mx.uint8:
+            packed = sum(mx.random.randint(0, 3, value.shape) << shift for shift in (0, 2, 4, 6))
+            model.load_weights([(key, packed.astype(mx.uint8))], strict=False)
+        elif key.endswith("weight_scale"):
+            model.load_weights([(key, mx.array([4.0]))], strict=False)
+        elif not value.any():
             model.load_weights([(key, mx.random.normal(value.shape) * 0.3)], strict=False)
     model.train()
+    for module in model.modules():
+        if "weight" in module and module.weight.dtype == mx.uint8:
+            module.freeze(recurse=False, keys=["weight"])
     return model
