@@ -52,11 +52,13 @@ class Patch:
         self.requires = requires
         self.replaced, self.operators = replaced, operators
         self.unreplaced, self.unfit = unreplaced, unfit
+        self.deterministic = False
         self.originals: dict[Place, Function] = {}
         self._owners: dict[Place, Any] = {}
 
-    def install(self) -> None:
-        """Replace the package's functions."""
+    def install(self, deterministic: bool = False) -> None:
+        """Replace the package's functions; ``deterministic`` excludes MLX's gated delta rule."""
+        self.deterministic = deterministic
         # All functions are looked up first, so that an ImportError leaves the package as it was.
         found = {p: self.owner(p) for p in self.replaced if p not in self.originals}
         self._owners |= {place: owner for place, (owner, _) in found.items()}
@@ -154,7 +156,15 @@ class Patch:
                 reason = self.unfit[place](layer)
             name = place[1].rpartition(".")[2]
             operator = None if new is None or reason else self.operators[new]
+            if operator == "nn.gated_delta" and self._is_fused(layer):
+                operator = "mx.fast.gated_delta_update in training, nn.gated_delta"
             yield Row(path, type(layer).__name__, name, operator, reason)
+
+    def _is_fused(self, layer: Any) -> bool:
+        """Return true if MLX's kernels compute the gated delta rule of a layer in training."""
+        names = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
+        sizes = [getattr(layer, name, 0) for name in names]
+        return not self.deterministic and mlx_gated_delta(*sizes)
 
     def uses(self, kind: type, place: Place) -> bool:
         """Return true if a class has a method, or if its methods name a function.
@@ -227,12 +237,40 @@ def gated_delta(
     state: mx.array | None,
     mask: mx.array | None,
     use_kernel: bool,
+    fused: bool = False,
 ) -> tuple[mx.array, mx.array]:
-    """Compute the gated delta rule; with ``use_kernel``, the state keeps its dtype on the GPU."""
+    """Compute the gated delta rule; with ``use_kernel``, the state keeps its dtype on the GPU.
+
+    ``fused`` allows MLX's function where it has Metal kernels. ``beta`` and the first state have
+    the dtype of ``q`` there.
+    """
+    same = q.dtype == k.dtype == v.dtype == beta.dtype and g.ndim == 3
+    if fused and same and state is None and mask is None and mlx_gated_delta(*sizes_of(k, v)):
+        y, last = mx.fast.gated_delta_update(q, k, v, g.astype(mx.float32), beta)
+        return y.astype(q.dtype), last
     y, last = nn.gated_delta(q, k, v, g, beta, state, _booleans(mask))
     if state is not None and use_kernel and has_kernels():
         last = last.astype(state.dtype)
     return y.astype(q.dtype), last
+
+
+def sizes_of(k: mx.array, v: mx.array) -> tuple[int, int, int, int]:
+    """Return the heads of k and their size, the heads of v and their size."""
+    return k.shape[-2], k.shape[-1], v.shape[-2], v.shape[-1]
+
+
+def mlx_gated_delta(heads: int, size: int, v_heads: int, v_size: int) -> bool:
+    """Return true if MLX has Metal kernels for the gated delta rule and its gradient.
+
+    The sizes are those of MLX 0.32.4. For others, MLX's gradient stores the results of each step.
+    """
+    known = {(16, 16), (16, 32), (16, 48), (16, 64), (24, 24), (32, 32)}
+    return (
+        size == v_size == 128
+        and (heads, v_heads) in known
+        and has_kernels()
+        and hasattr(mx.fast, "gated_delta_update")
+    )
 
 
 def ssm(

@@ -48,18 +48,19 @@ def gated_delta_update(
     state: mx.array | None = None,
     mask: mx.array | None = None,
     *,
-    use_kernel: bool = True,  # ignored: the kernel has a gradient
+    use_kernel: bool = True,  # false in training
     lower_bound: float | None = None,
     allow_neg_eigval: bool = False,
 ) -> tuple[mx.array, mx.array]:
-    """Compute the gated delta rule with ``nn.gated_delta``; the gates are mlx-lm's."""
+    """Compute the gated delta rule with ``nn.gated_delta`` or MLX; the gates are mlx-lm's."""
     if lower_bound is None:
         g = gated_delta.compute_g(A_log, a, dt_bias)
     else:
         g = gated_delta.compute_lower_bound_g(A_log, a, dt_bias, lower_bound)
     beta = mx.sigmoid(b) * (2 if allow_neg_eigval else 1)
+    fused = not use_kernel and not _patch.deterministic  # in training
     use_kernel = use_kernel and k.shape[-1] % 32 == 0
-    return _models.gated_delta(q, k, v, g, beta, state, mask, use_kernel)
+    return _models.gated_delta(q, k, v, g, beta, state, mask, use_kernel, fused)
 
 
 def ssm_update(
@@ -177,9 +178,14 @@ _patch = _models.Patch(
 )
 
 
-def install() -> None:
-    """Replace mlx-lm's functions with mlxops' functions."""
-    _patch.install()
+def install(deterministic: bool = False) -> None:
+    """Replace mlx-lm's functions with mlxops' functions.
+
+    In training, on Metal, ``mx.fast.gated_delta_update`` computes gated delta rules for which MLX
+    has kernels. The last digits of its gradients can vary from run to run. If ``deterministic``
+    is true, ``nn.gated_delta`` computes all of them.
+    """
+    _patch.install(deterministic)
 
 
 def uninstall() -> None:

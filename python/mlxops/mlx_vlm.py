@@ -54,13 +54,13 @@ def gated_delta_update(
     dt_bias: mx.array,
     state: mx.array | None = None,
     mask: mx.array | None = None,
-    use_kernel: bool = True,  # ignored: the kernel has a gradient
+    use_kernel: bool = True,  # false in training
     lower_bound: float | None = None,
     state_steps: int | None = None,
     cache: Any = None,
     cache_index: int = 1,
 ) -> tuple[mx.array, ...]:
-    """Compute the gated delta rule with ``nn.gated_delta``; the gates are mlx-vlm's.
+    """Compute the gated delta rule with ``nn.gated_delta`` or MLX; the gates are mlx-vlm's.
 
     mlx-vlm's function computes the states of single steps, for speculative decoding, and handles
     caches, for which it calls this function.
@@ -74,8 +74,9 @@ def gated_delta_update(
         g = compute_g(A_log, a, dt_bias)
     else:
         g = compute_g_safe(A_log, a, dt_bias, lower_bound)
+    fused = not use_kernel and not _patch.deterministic  # in training
     use_kernel = use_kernel and k.shape[-1] % 32 == 0
-    return _models.gated_delta(q, k, v, g, mx.sigmoid(b), state, mask, use_kernel)
+    return _models.gated_delta(q, k, v, g, mx.sigmoid(b), state, mask, use_kernel, fused)
 
 
 def qwen_gated_delta_update(
@@ -100,7 +101,8 @@ def qwen_gated_delta_update(
             *(cache, cache_index),
         )
     g = compute_g(A_log, a, dt_bias)
-    return _models.gated_delta(q, k, v, g, mx.sigmoid(b), state, mask, use_kernel)
+    fused = not use_kernel and not _patch.deterministic  # in training
+    return _models.gated_delta(q, k, v, g, mx.sigmoid(b), state, mask, use_kernel, fused)
 
 
 def ssm_update(
@@ -414,9 +416,9 @@ _patch = _models.Patch(
 )
 
 
-def install() -> None:
-    """Replace mlx-vlm's functions with mlxops' functions."""
-    _patch.install()
+def install(deterministic: bool = False) -> None:
+    """Replace mlx-vlm's functions with mlxops' functions; see ``mlxops.mlx_lm.install``."""
+    _patch.install(deterministic)
 
 
 def uninstall() -> None:

@@ -180,6 +180,73 @@ def test_other_gates() -> None:
     assert mx.allclose(state, last, 1e-5, 1e-5)
 
 
+def delta_arguments(dtype: mx.Dtype = mx.float32) -> list[mx.array]:
+    """Return arguments of gated_delta_update for which MLX has kernels."""
+    mx.random.seed(0)
+    q, k = mx.random.normal((2, 1, 3, 16, 128)) / 12
+    v = mx.random.normal((1, 3, 32, 128))
+    a, b = mx.random.normal((2, 1, 3, 32))
+    gates = [mx.random.normal((32,)), mx.random.normal((32,))]
+    return [*(x.astype(dtype) for x in (q, k, v, a, b)), *gates]
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_mlx_gated_delta(dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX's function in training on Metal: the same results, dtypes and gradients as ours."""
+    monkeypatch.setattr(ours._models, "has_kernels", lambda: True)
+    own, calls = mx.fast.gated_delta_update, []
+    recorder = lambda *args: calls.append(args) or own(*args)  # noqa: E731
+    monkeypatch.setattr(mx.fast, "gated_delta_update", recorder)
+    arguments = delta_arguments(dtype)
+
+    def outcome(**keys: Any) -> list[mx.array]:
+        calls.clear()
+        update = lambda *given: ours.gated_delta_update(*given, **keys)  # noqa: E731
+        results = list(update(*arguments))
+        # The cotangents of the outputs and of the last state.
+        loss = lambda *given: sum(mx.sin(y.astype(mx.float32)).sum() for y in update(*given))  # noqa: E731
+        results += mx.grad(loss, list(range(7)))(*arguments)
+        mx.eval(results)
+        return results
+
+    found = outcome(use_kernel=False)
+    assert len(calls) == 2
+    ours.install(deterministic=True)
+    expected = outcome(use_kernel=False)
+    assert not calls
+    close = 1e-5 if dtype == mx.float32 else 0.02
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        scale = mx.abs(other).max().item()
+        assert mx.abs(one - other).max().item() <= close * max(scale, 1e-3)
+    ours.install()
+    zeros = mx.zeros((1, 32, 128, 128))
+    for keys in ({}, {"mask": mx.ones((1, 3), mx.bool_)}, {"state": zeros}):
+        outcome(**{"use_kernel": not keys, **keys})
+        assert not calls
+    arguments[4] = arguments[4].astype(mx.float16)  # of another dtype than q
+    outcome(use_kernel=False)
+    assert not calls
+
+
+def test_sizes_of_mlx_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX's kernels: head size 128, pairs of heads, Metal; and the rows of the report."""
+    chosen = ours._models.mlx_gated_delta
+    assert not chosen(16, 128, 32, 128)  # the CPU
+    layer = tiny("qwen3_next")[0].layers[0].linear_attn
+    sizes = {"num_k_heads": 16, "head_k_dim": 128, "num_v_heads": 32, "head_v_dim": 128}
+    vars(layer).update(sizes)
+    assert ours.report(layer)[0].replacement == "nn.gated_delta"
+    monkeypatch.setattr(ours._models, "has_kernels", lambda: True)
+    pairs = itertools.product(range(1, 70), repeat=2)
+    expected = [(16, 16), (16, 32), (16, 48), (16, 64), (24, 24), (32, 32)]
+    assert [(k, v) for k, v in pairs if chosen(k, 128, v, 128)] == expected
+    assert not any(chosen(16, *other) for other in ((64, 32, 64), (128, 32, 64), (256, 32, 128)))
+    assert ours.report(layer)[0].replacement.startswith("mx.fast.gated_delta_update in training")
+    ours.install(deterministic=True)
+    assert ours.report(layer)[0].replacement == "nn.gated_delta"
+
+
 def test_what_is_replaced() -> None:
     assert qwen3_next.gated_delta_update is ours.gated_delta_update
     assert mamba2.ssm_update is ours.ssm_update

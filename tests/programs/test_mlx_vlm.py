@@ -484,6 +484,23 @@ def test_chosen_keys_in_training(with_metal: Any) -> None:
     assert layer._sparse_prefill_attention(*arguments).shape == q.shape
 
 
+@pytest.mark.parametrize("function", [ours.gated_delta_update, ours.qwen_gated_delta_update])
+def test_mlx_gated_delta(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX's function computes the gated delta rule in training on Metal."""
+    monkeypatch.setattr(models, "has_kernels", lambda: True)
+    own, calls = mx.fast.gated_delta_update, []
+    recorder = lambda *args: calls.append(args) or own(*args)  # noqa: E731
+    monkeypatch.setattr(mx.fast, "gated_delta_update", recorder)
+    q, k, v = (floats(1, 2, 16, 128) / 8 for _ in range(3))
+    arguments = (q, k, v, floats(1, 2, 16), floats(1, 2, 16), floats(16), floats(16))
+    found = function(*arguments, use_kernel=False)
+    assert len(calls) == 1
+    assert mx.allclose(found[0], function(*arguments)[0], 1e-5, 1e-5)
+    ours.install(deterministic=True)
+    function(*arguments, use_kernel=False)
+    assert len(calls) == 1
+
+
 def test_grid_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """mlx-vlm's operations have no gradient for the grid, unless indices are constants."""
     module = importlib.import_module("mlx_vlm.models.kernels")
