@@ -22,6 +22,9 @@ from mlxops import nn
 Function = Callable[..., Any]
 Place = tuple[str, str]  # a module and the name of a function or method in it
 
+# The starts of the sequences of a packed row; see mlx_lm_packing.
+cu_seqlens: mx.array | None = None
+
 # The installed patches by package, also after this module or one of its users is loaded again.
 _installed: dict[str, Patch] = globals().get("_installed", {})
 
@@ -245,10 +248,11 @@ def gated_delta(
     the dtype of ``q`` there.
     """
     same = q.dtype == k.dtype == v.dtype == beta.dtype and g.ndim == 3
-    if fused and same and state is None and mask is None and mlx_gated_delta(*sizes_of(k, v)):
+    fused = fused and same and cu_seqlens is None
+    if fused and state is None and mask is None and mlx_gated_delta(*sizes_of(k, v)):
         y, last = mx.fast.gated_delta_update(q, k, v, g.astype(mx.float32), beta)
         return y.astype(q.dtype), last
-    y, last = nn.gated_delta(q, k, v, g, beta, state, _booleans(mask))
+    y, last = nn.gated_delta(q, k, v, g, beta, state, _booleans(mask), cu_seqlens)
     if state is not None and use_kernel and has_kernels():
         last = last.astype(state.dtype)
     return y.astype(q.dtype), last
@@ -289,7 +293,7 @@ def ssm(
     if lengths is not None:  # later positions do not change the state
         inside = mx.arange(dt.shape[1]) < lengths[:, None]
         mask = inside if mask is None else inside & mask
-    y, last = nn.ssm_scan(x, A_log, B, C, D, dt, state, mask)
+    y, last = nn.ssm_scan(x, A_log, B, C, D, dt, state, mask, cu_seqlens)
     if state is not None and x.shape[1] == 1 and has_kernels():
         return y.astype(x.dtype), last.astype(state.dtype)
     return y.astype(mx.result_type(x, D)), last
@@ -305,7 +309,7 @@ def wkv7(
     state: mx.array | None,
 ) -> tuple[mx.array, mx.array]:
     """Compute RWKV-7's recurrence."""
-    y, last = nn.wkv7(r, w, k, v, a, b, state)
+    y, last = nn.wkv7(r, w, k, v, a, b, state, cu_seqlens)
     kept = r.dtype
     if not has_kernels():
         kept = mx.result_type(r if state is None else state, w, k, v, a, b)
@@ -365,7 +369,7 @@ def _scan(
     """Scan with the parameters of a layer; ``kept`` is the dtype of the states."""
     dtype = mx.result_type(mx.zeros(0, kept), C, layer.D, x)
     A = -mx.exp(layer.A_log)
-    y, last = nn.selective_scan(x.astype(dtype), delta, A, B, C, layer.D, None, state)
+    y, last = nn.selective_scan(x.astype(dtype), delta, A, B, C, layer.D, None, state, cu_seqlens)
     return y, last.astype(kept)
 
 
@@ -376,7 +380,7 @@ def too_many_states(layer: Any) -> str:
 
 def rnn_scan(x: mx.array, a: mx.array, h0: mx.array | None) -> tuple[mx.array, mx.array]:
     """Compute RecurrentGemma's recurrence with ``nn.linear_recurrence``."""
-    y = nn.linear_recurrence(a, x, h0, axis=1)
+    y = nn.linear_recurrence(a, x, h0, cu_seqlens, axis=1)
     kept = mx.result_type(x, *([] if h0 is None else [h0]))
     return y.astype(kept if x.shape[1] == 1 else x.dtype), y[:, -1].astype(kept)
 
@@ -429,7 +433,7 @@ def _gla(
     values, keys, queries = (part.swapaxes(1, 2) for part in (v, k, q * scale))
     state = None if h is None else h.swapaxes(2, 3)
     zeros, ones = mx.zeros(heads, q.dtype), mx.ones((batch, steps, heads), q.dtype)
-    y, last = nn.ssm_scan(values, mx.log(-g), keys, queries, zeros, ones, state, mask)
+    y, last = nn.ssm_scan(values, mx.log(-g), keys, queries, zeros, ones, state, mask, cu_seqlens)
     return y.swapaxes(1, 2), last.swapaxes(2, 3)
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from mlx_lm.models import gated_delta, ssm
 from mlx_lm.models.activations import swiglu
 from mlx_lm.tuner.trainer import default_loss
 
-from mlxops import _models, mlx_lm_experts, nn
+from mlxops import _models, mlx_lm_experts, mlx_lm_packing, nn
 from mlxops._kernels import Kernels
 from mlxops._models import Place, Row, hybrid_gla, recurrent_gla, rnn_scan, too_many_states
 
@@ -243,13 +243,16 @@ class _Head:
         return y if self.scale == 1 else y * self.scale
 
 
-def _find_head(model: Any, tokens: mx.array) -> tuple[_Head | str, mx.array]:
+def _find_head(
+    model: Any, tokens: mx.array, cu_seqlens: mx.array | None = None
+) -> tuple[_Head | str, mx.array]:
     """Return the layer of a model's logits, or why ``loss`` cannot use it, and the logits.
 
     MLX computes the logits only if something else needs them.
     """
     layers = [layer for layer in model.modules() if type(layer) in _HEADS]
-    with _recorded(layers, None) as calls:
+    context = nullcontext() if cu_seqlens is None else packed(model, cu_seqlens)
+    with context, _recorded(layers, None) as calls:
         logits = model(tokens)
     if not isinstance(logits, mx.array):
         return f"the model returns {type(logits).__name__}, not an array", logits
@@ -328,20 +331,43 @@ def _poison(weight: mx.array) -> mx.array:
     return mx.broadcast_to(mx.array(math.nan, weight.dtype), weight.shape)
 
 
-def loss(model: Any, batch: mx.array, lengths: mx.array) -> tuple[mx.array, mx.array]:
+def packed(model: Any, cu_seqlens: mx.array) -> AbstractContextManager[None]:
+    """Return a context in which the model computes rows of several sequences.
+
+    ``cu_seqlens`` has the starts of the sequences and the end of the last one, ascending, for all
+    rows. Each sequence sees only itself: attention, short convolutions and recurrences begin again.
+    Positions continue, so that RoPE yields the same attention. Raises ``ValueError`` for a family
+    that is not in ``mlx_lm_packing.FAMILIES``. Other models must not run meanwhile.
+    """
+    return mlx_lm_packing.packed(model, cu_seqlens)
+
+
+def loss(
+    model: Any, batch: mx.array, lengths: mx.array, cu_seqlens: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
     """Compute the trainer's ``default_loss`` without storing all logits: mean and count.
+
+    With ``cu_seqlens``, the starts of sequences and the end of the last one, each row of ``batch``
+    has several sequences, and each sees and predicts only itself. ``lengths`` then has a pair for
+    each sequence: its first and last tokens that count, as for a row with this sequence alone.
 
     The logits must be the results of a linear layer or of embeddings, also quantized. They can have
     a scale and a softcap. Other models use ``default_loss``; ``report`` prints the reason. If no
     token counts, the mean is 0 (with ``default_loss``: NaN).
     """
-    head, logits = _find_head(model, batch[:, :-1])
-    if isinstance(head, str):
-        mean, count = default_loss(lambda _: logits, batch, lengths)
-        return mean, count
+    head, logits = _find_head(model, batch[:, :-1], cu_seqlens)
     targets = batch[:, 1:].astype(mx.int32)  # unsigned tokens are allowed, and -100 is below
     steps = mx.arange(1, targets.shape[1] + 1)
-    inside = (steps >= lengths[:, :1]) & (steps <= lengths[:, 1:])
+    if cu_seqlens is None:
+        if isinstance(head, str):
+            mean, count = default_loss(lambda _: logits, batch, lengths)
+            return mean, count
+        inside = (steps >= lengths[:, :1]) & (steps <= lengths[:, 1:])
+    else:
+        inside = mx.broadcast_to(_inside(steps, lengths, cu_seqlens), targets.shape)
+        if isinstance(head, str):
+            rows = mlx.nn.losses.cross_entropy(logits, targets) * inside
+            return rows.astype(mx.float32).sum() / mx.maximum(inside.sum(), 1), inside.sum()
     targets = mx.where(inside, targets, -100)
     count = inside.sum()  # once: mx.compile fails for a result that is computed twice
     if "scales" in head.layer:
@@ -356,6 +382,14 @@ def loss(model: Any, batch: mx.array, lengths: mx.array) -> tuple[mx.array, mx.a
             x, head.layer.weight, targets, bias, logit_softcap=head.softcap
         )
     return mean.astype(mx.float32), count
+
+
+def _inside(steps: mx.array, lengths: mx.array, cu_seqlens: mx.array) -> mx.array:
+    """Return whether a token of a packed row counts: not the first one of a sequence."""
+    number = (steps[:, None] >= cu_seqlens[1:-1]).sum(-1)
+    steps = mx.where(steps < cu_seqlens[-1], steps - cu_seqlens[number], -1)
+    pairs = lengths[number]
+    return (steps >= mx.maximum(pairs[:, 0], 1)) & (steps <= pairs[:, 1])
 
 
 def _quantized_entropies(head: _Head, targets: mx.array, training: bool) -> mx.array:

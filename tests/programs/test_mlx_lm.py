@@ -31,9 +31,9 @@ from mlx_lm.models import deepseek_v41, gated_delta, llama, mamba2, qwen3_next, 
 from mlx_lm.tuner.callbacks import TrainingCallback
 from mlx_lm.tuner.datasets import CacheDataset
 from mlx_lm.tuner.lora import LoRALinear
-from mlx_lm.tuner.trainer import TrainingArgs, default_loss, train
+from mlx_lm.tuner.trainer import TrainingArgs, default_loss, grad_checkpoint, train
 from mlx_lm.tuner.utils import linear_to_lora_layers
-from mlxops import mlx_lm_experts
+from mlxops import mlx_lm_experts, mlx_lm_packing
 
 from examples.fine_tune import CLOSE, CONFIGURATIONS, build, difference, gradients
 
@@ -760,6 +760,100 @@ def test_changed_logits(change: Any) -> None:
     assert ours.report(model)[-1].replacement is None
     expected = gradients(model, batch, default_loss)
     assert difference(gradients(model, batch, ours.loss), expected) < 1e-6
+
+
+def sequences_of(name: str) -> tuple[Any, mx.array]:
+    model = build(name, 40) if name in CONFIGURATIONS else families.build(name, **UNTIED)
+    return model, mx.random.randint(0, 40, (1, 19))
+
+
+UNTIED = {"tie_word_embeddings": False}
+PACKED = mx.array([0, 7, 8, 19])  # a sequence of one token, without a loss
+PAIRS = mx.array([[1, 7], [0, 1], [3, 10]])
+# RoPE at other positions rounds otherwise, and some gradients of these tiny models are small
+# differences of large numbers. Other sequences have no influence on them: test_packed_apart.
+ROUNDED = {"plamo2": 2e-3, "bitnet": 5e-3}
+
+
+@pytest.mark.parametrize("name", sorted(mlx_lm_packing.FAMILIES))
+def test_packed(name: str) -> None:
+    """Loss and gradients of a packed row against those of its sequences alone."""
+    mx.disable_compile()  # the C++ compiler would take most of the time
+    model, tokens = sequences_of(name)
+    found = gradients(model, (tokens, PAIRS, PACKED), ours.loss)
+    expected = {key: mx.zeros_like(value) for key, value in found.items()}
+    for at, (begin, end) in ((0, (0, 7)), (2, (8, 19))):
+        alone = gradients(model, (tokens[:, begin:end], PAIRS[at : at + 1]), ours.loss)
+        count = alone["count"]
+        expected["count"] += count
+        for key in expected.keys() - {"count"}:
+            expected[key] += alone[key] * count
+    mx.enable_compile()
+    count = expected.pop("count")
+    assert count == found.pop("count") == 14
+    expected = {key: value / count for key, value in expected.items()}
+    assert difference(found, expected) < ROUNDED.get(name, CLOSE)
+
+
+@pytest.mark.parametrize("name", ["plamo2", "bitnet", "llama", "gpt_oss", "qwen3_next", "rwkv7"])
+def test_packed_apart(name: str) -> None:
+    """The gradients of one sequence do not depend on the tokens of the others."""
+    model, tokens = sequences_of(name)
+    pairs = mx.array([[9, 0], [9, 0], [3, 10]])
+    first = gradients(model, (tokens, pairs, PACKED), ours.loss)
+    others = mx.concatenate([(tokens[:, :8] + 17) % 40, tokens[:, 8:]], axis=1)
+    second = gradients(model, (others, pairs, PACKED), ours.loss)
+    assert first["count"] == 8 and difference(first, second) < 1e-6
+
+
+def test_packed_padding() -> None:
+    """Tokens after the last sequence do not count, and several rows can have the same starts."""
+    model, tokens = sequences_of("qwen3_next")
+    expected = gradients(model, (tokens, PAIRS, PACKED), ours.loss)
+    padded = mx.concatenate([tokens, mx.zeros((1, 4), mx.int32)], axis=1)
+    found = gradients(model, (mx.concatenate([padded] * 2), PAIRS, PACKED), ours.loss)
+    assert found.pop("count") == 2 * expected.pop("count")
+    assert difference(found, expected) < CLOSE
+
+
+def test_packed_compiled_and_checkpointed() -> None:
+    """The starts are arguments of a compiled step; mask arrays replace known masks."""
+    model, tokens = sequences_of("llama")
+    batches = [(tokens, PAIRS, starts) for starts in (PACKED, mx.array([0, 3, 9, 19]))]
+    expected = [gradients(model, batch, ours.loss) for batch in batches]
+    grad_checkpoint(model.layers[0])
+    try:
+        state = [model.state]
+        gradient = mlx.nn.value_and_grad(model, ours.loss)
+        step = mx.compile(lambda *batch: gradient(model, *batch), state, state)
+        for batch, other in zip(batches, expected, strict=True):
+            (mean, count), grads = step(*batch)
+            flat = {"loss": mean, "count": count, **dict(mlx.utils.tree_flatten(grads))}
+            assert difference(flat, other) < CLOSE
+    finally:
+        del type(model.layers[0]).__call__
+
+
+def test_packed_refuses() -> None:
+    model, tokens = sequences_of("gpt2")
+    with pytest.raises(ValueError, match=r"\[packed\] Models of gpt2 are not known"):
+        ours.loss(model, tokens, PAIRS, PACKED)
+    model = families.build("llama", rope_scaling={"type": "dynamic", "factor": 2.0}, **UNTIED)
+    with pytest.raises(ValueError, match="RoPE by the length"):
+        ours.loss(model, tokens, PAIRS, PACKED)
+    model = families.build("mamba", state_size=65)
+    with pytest.raises(ValueError, match="at most 64 states"):
+        ours.loss(model, tokens, PAIRS, PACKED)
+    model = families.build("llama", **UNTIED)
+    for starts in (mx.array(3), mx.array([3]), mx.array([[0, 19]])):
+        with pytest.raises(ValueError, match="cu_seqlens must have"):
+            ours.loss(model, tokens, PAIRS, starts)
+    own = llama.scaled_dot_product_attention
+    with ours.packed(model, PACKED):
+        assert llama.scaled_dot_product_attention is not own
+        with pytest.raises(RuntimeError, match="already active"), ours.packed(model, PACKED):
+            pass
+    assert llama.scaled_dot_product_attention is own and ours._models.cu_seqlens is None
 
 
 def test_loss_after_an_error() -> None:
