@@ -33,9 +33,9 @@ class Patch:
     """The replaced functions of a package, and those that are not replaced, and why.
 
     The patch that this package had before is undone. ``operators`` names what the replacements
-    use. Two packages must not share a replacement, because it is found by its identity.
-    ``unfit`` has functions that return why a replacement leaves a layer to the package, or
-    an empty string.
+    use, or returns it for a layer. Two packages must not share a replacement, because it is found
+    by its identity. ``unfit`` has functions that return why a replacement leaves a layer to the
+    package, or an empty string.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Patch:
         package: str,
         requires: str,
         replaced: Mapping[Place, Function],
-        operators: Mapping[Function, str],
+        operators: Mapping[Function, str | Callable[[Any], str]],
         unreplaced: Mapping[Place, str],
         unfit: Mapping[Place, Callable[[Any], str]],
     ) -> None:
@@ -159,6 +159,8 @@ class Patch:
                 reason = self.unfit[place](layer)
             name = place[1].rpartition(".")[2]
             operator = None if new is None or reason else self.operators[new]
+            if callable(operator):
+                operator = operator(layer)
             if operator == "nn.gated_delta" and self._is_fused(layer):
                 operator = "mx.fast.gated_delta_update in training, nn.gated_delta"
             yield Row(path, type(layer).__name__, name, operator, reason)

@@ -114,7 +114,7 @@ def jamba(
 
 
 def switch_glu(layer: Any, x: mx.array, indices: mx.array) -> mx.array:
-    """Compute the experts of a layer in training with ``nn.expert_mlp``."""
+    """Compute the experts of a layer in training with ``nn.expert_mlp`` or its products."""
     if not layer.training or mlx_lm_experts.unfit(layer):
         return _patch.own(mlx_lm_experts.PLACE)(layer, x, indices)  # type: ignore[no-any-return]
     return mlx_lm_experts.switch_glu(layer, x, indices)
@@ -147,7 +147,7 @@ REPLACED: dict[Place, Callable[..., Any]] = {
 }
 _OWN = "its kernel, with the gradient of mlx-lm's operations"
 # What the replacements use.
-_OPERATORS: dict[Callable[..., Any], str] = {
+_OPERATORS: dict[Callable[..., Any], str | Callable[[Any], str]] = {
     gated_delta_update: "nn.gated_delta",
     ssm_update: "nn.ssm_scan",
     wkv7: "nn.wkv7",
@@ -156,7 +156,7 @@ _OPERATORS: dict[Callable[..., Any], str] = {
     rnn_scan: "nn.linear_recurrence",
     recurrent_gla: "nn.ssm_scan",
     hybrid_gla: "nn.ssm_scan",
-    switch_glu: "nn.expert_mlp",
+    switch_glu: mlx_lm_experts.operator,
     **dict.fromkeys((bit_linear, REPLACED[_SINKHORN]), _OWN),
     **{REPLACED[p]: "its rounding, with the gradient of the identity" for p in _ROUNDINGS},
     **{REPLACED[p]: "mlx-lm's operations, with constant indices in training" for p in _INDICES},

@@ -4,7 +4,7 @@
 shifts and recurrences know the starts of the sequences. Positions continue from one sequence to the
 next, so that the family must depend on differences of positions only, as with RoPE and ALiBi.
 ``FAMILIES`` lists the families whose results and gradients are compared with those of the sequences
-alone. Others are refused, as those with learned positions.
+alone. Others are an error, as those with learned positions.
 """
 
 from __future__ import annotations

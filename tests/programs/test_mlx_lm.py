@@ -821,6 +821,8 @@ def test_packed_compiled_and_checkpointed() -> None:
     model, tokens = sequences_of("llama")
     batches = [(tokens, PAIRS, starts) for starts in (PACKED, mx.array([0, 3, 9, 19]))]
     expected = [gradients(model, batch, ours.loss) for batch in batches]
+    block = type(model.layers[0])
+    own = block.__call__
     grad_checkpoint(model.layers[0])
     try:
         state = [model.state]
@@ -831,7 +833,7 @@ def test_packed_compiled_and_checkpointed() -> None:
             flat = {"loss": mean, "count": count, **dict(mlx.utils.tree_flatten(grads))}
             assert difference(flat, other) < CLOSE
     finally:
-        del type(model.layers[0]).__call__
+        block.__call__ = own
 
 
 def test_packed_refuses() -> None:
