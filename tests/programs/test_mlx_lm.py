@@ -836,6 +836,31 @@ def test_packed_compiled_and_checkpointed() -> None:
         block.__call__ = own
 
 
+def test_packed_trainer(tmp_path: Path) -> None:
+    """mlx-lm's trainer with packed rows."""
+    model, tokens = sequences_of("llama")
+    found: list[Any] = []
+
+    class Callback(TrainingCallback):
+        def on_train_loss_report(self, info: Any) -> None:
+            found.append(info)
+
+    def batches(loop: bool = False, **_: Any) -> Iterator[tuple[mx.array, ...]]:
+        yield tokens, PAIRS, PACKED
+        yield tokens, PAIRS, mx.array([0, 3, 9, 19])
+
+    arguments = TrainingArgs(
+        **{"batch_size": 1, "iters": 2, "val_batches": 1, "steps_per_report": 1},
+        **{"steps_per_eval": 10, "steps_per_save": 100},
+        adapter_file=str(tmp_path / "adapters.safetensors"),
+    )
+    expected = ours.loss(model, tokens, PAIRS, PACKED)[0].item()
+    optimizer = mlx.optimizers.SGD(0.0)
+    train(model, optimizer, [tokens], None, arguments, ours.loss, batches, Callback())
+    assert [info["trained_tokens"] for info in found] == [14, 24]
+    assert found[0]["train_loss"] == pytest.approx(expected, rel=1e-4)
+
+
 def test_packed_refuses() -> None:
     model, tokens = sequences_of("gpt2")
     with pytest.raises(ValueError, match=r"\[packed\] Models of gpt2 are not known"):
