@@ -6,6 +6,7 @@ compute the recurrences that are the same in these packages.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import sys
@@ -20,6 +21,7 @@ import mlx.nn
 from mlxops import nn
 
 Function = Callable[..., Any]
+_Cached = type(functools.cache(len))  # a function with a cache
 Place = tuple[str, str]  # a module and the name of a function or method in it
 
 # The starts of the sequences of a packed row; see mlx_lm_packing.
@@ -188,7 +190,10 @@ class Patch:
                 return True
             if isinstance(method, FunctionType) and method not in seen:
                 seen.add(method)
-                named = list(_named(method.__code__, method.__globals__))
+                named = [
+                    n.__wrapped__ if isinstance(n, _Cached) else n
+                    for n in _named(method.__code__, method.__globals__)
+                ]
                 waiting += [n for n in named if n is function or _is_of(n, root)]
         return False
 

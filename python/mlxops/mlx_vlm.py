@@ -290,6 +290,43 @@ def rms_norm_sigmoid_gate(x: mx.array, gate: mx.array, *, eps: float) -> mx.arra
     return y.reshape(batch, steps, heads * size).astype(x.dtype)
 
 
+def mrope(
+    kernel: Any,
+    q: mx.array,
+    k: mx.array,
+    position_ids: mx.array,
+    inv_freq: mx.array,
+    position_selector: mx.array,
+    pairing: str = "half_split",  # the kernel's
+) -> tuple[mx.array, mx.array]:
+    """Rotate by M-RoPE with mlx-vlm's kernel, which also computes the gradient.
+
+    The gradient of a rotation is the rotation by the negative angle.
+    """
+
+    def rotated(x: mx.array, growth: mx.array) -> mx.array:
+        pairs = x.shape[-1] - growth.shape[0]  # also elements that are not rotated
+        (y,) = kernel(
+            inputs=[x, position_ids, growth, position_selector],
+            template=[("T", x.dtype)],
+            grid=(x.size // x.shape[-1] * pairs, 1, 1),
+            threadgroup=(256, 1, 1),
+            output_shapes=[x.shape],
+            output_dtypes=[x.dtype],
+        )
+        return y  # type: ignore[no-any-return]
+
+    @mx.custom_function
+    def apply(q: mx.array, k: mx.array) -> tuple[mx.array, mx.array]:
+        return rotated(q, inv_freq), rotated(k, inv_freq)
+
+    @apply.vjp
+    def apply_vjp(_: Any, cotangents: Any, __: Any) -> tuple[mx.array, ...]:
+        return tuple(rotated(cotangent, -inv_freq) for cotangent in cotangents)
+
+    return apply(q, k)  # type: ignore[no-any-return]
+
+
 def _row_invariant_quantized_projection(linear: Any, x: mx.array) -> mx.array:
     """Call a layer in training, instead of a kernel that computes rows as in decoding."""
     own = _patch.own(QUANTIZED)
@@ -359,6 +396,7 @@ REPLACED: dict[Place, Function] = {
     (_KERNELS + "qk_norm_rope", "qk_norm_rope"): qk_norm_rope,
     (_KERNELS + "rms_norm_sigmoid_gate", "rms_norm_sigmoid_gate"): rms_norm_sigmoid_gate,
     BITNET: bit_linear,
+    (_MODELS + "rope_utils", "_fast_mrope_apply"): mrope,
     QUANTIZED: _row_invariant_quantized_projection,
     INKLING_ROUTE: inkling_route,
     **{place: _kernels.with_gradient(place) for place in _KERNELS_WITH_GRADIENT},
@@ -382,6 +420,7 @@ _OPERATORS: dict[Function, str] = {
     rms_norm_sigmoid_gate: "nn.rms_norm_gate",
     **dict.fromkeys((pre_norm, post_expert_norm_combine, qk_norm), "MLX's operations"),
     bit_linear: _OWN,
+    mrope: "its kernel, also for the gradient",
     _row_invariant_quantized_projection: "the quantized layer, in training",
     inkling_route: _TRAINING,
     **{REPLACED[place]: _OWN for place in _KERNELS_WITH_GRADIENT},
@@ -391,7 +430,6 @@ _OPERATORS: dict[Function, str] = {
 # Kernels of mlx-vlm that are not replaced although layers call them in training, and the reasons.
 _ROTARY = "its kernel has mlx-vlm's gradient"
 UNREPLACED: dict[Place, str] = {
-    (_MODELS + "rope_utils", "MRoPERotaryEmbedding.apply_rotary"): _ROTARY,
     (_MODELS + "rope_utils", "apply_multimodal_rotary_pos_emb"): _ROTARY,
     (_MODELS + "rope_utils", "apply_rotary_pos_emb_even_odd"): _ROTARY,
 }
