@@ -6,6 +6,7 @@ compute the recurrences that are the same in these packages.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import sys
@@ -20,7 +21,11 @@ import mlx.nn
 from mlxops import nn
 
 Function = Callable[..., Any]
+_Cached = type(functools.cache(len))  # a function with a cache
 Place = tuple[str, str]  # a module and the name of a function or method in it
+
+# The starts of the sequences of a packed row; see mlx_lm_packing.
+cu_seqlens: mx.array | None = None
 
 # The installed patches by package, also after this module or one of its users is loaded again.
 _installed: dict[str, Patch] = globals().get("_installed", {})
@@ -30,9 +35,9 @@ class Patch:
     """The replaced functions of a package, and those that are not replaced, and why.
 
     The patch that this package had before is undone. ``operators`` names what the replacements
-    use. Two packages must not share a replacement, because it is found by its identity.
-    ``unfit`` has functions that return why a replacement leaves a layer to the package, or
-    an empty string.
+    use, or returns it for a layer. Two packages must not share a replacement, because it is found
+    by its identity. ``unfit`` has functions that return why a replacement leaves a layer to the
+    package, or an empty string.
     """
 
     def __init__(
@@ -40,7 +45,7 @@ class Patch:
         package: str,
         requires: str,
         replaced: Mapping[Place, Function],
-        operators: Mapping[Function, str],
+        operators: Mapping[Function, str | Callable[[Any], str]],
         unreplaced: Mapping[Place, str],
         unfit: Mapping[Place, Callable[[Any], str]],
     ) -> None:
@@ -52,11 +57,13 @@ class Patch:
         self.requires = requires
         self.replaced, self.operators = replaced, operators
         self.unreplaced, self.unfit = unreplaced, unfit
+        self.deterministic = False
         self.originals: dict[Place, Function] = {}
         self._owners: dict[Place, Any] = {}
 
-    def install(self) -> None:
-        """Replace the package's functions."""
+    def install(self, deterministic: bool = False) -> None:
+        """Replace the package's functions; ``deterministic`` excludes MLX's gated delta rule."""
+        self.deterministic = deterministic
         # All functions are looked up first, so that an ImportError leaves the package as it was.
         found = {p: self.owner(p) for p in self.replaced if p not in self.originals}
         self._owners |= {place: owner for place, (owner, _) in found.items()}
@@ -154,7 +161,17 @@ class Patch:
                 reason = self.unfit[place](layer)
             name = place[1].rpartition(".")[2]
             operator = None if new is None or reason else self.operators[new]
+            if callable(operator):
+                operator = operator(layer)
+            if operator == "nn.gated_delta" and self._is_fused(layer):
+                operator = "mx.fast.gated_delta_update in training, nn.gated_delta"
             yield Row(path, type(layer).__name__, name, operator, reason)
+
+    def _is_fused(self, layer: Any) -> bool:
+        """Return true if MLX's kernels compute the gated delta rule of a layer in training."""
+        names = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
+        sizes = [getattr(layer, name, 0) for name in names]
+        return not self.deterministic and mlx_gated_delta(*sizes)
 
     def uses(self, kind: type, place: Place) -> bool:
         """Return true if a class has a method, or if its methods name a function.
@@ -173,7 +190,10 @@ class Patch:
                 return True
             if isinstance(method, FunctionType) and method not in seen:
                 seen.add(method)
-                named = list(_named(method.__code__, method.__globals__))
+                named = [
+                    n.__wrapped__ if isinstance(n, _Cached) else n
+                    for n in _named(method.__code__, method.__globals__)
+                ]
                 waiting += [n for n in named if n is function or _is_of(n, root)]
         return False
 
@@ -227,12 +247,41 @@ def gated_delta(
     state: mx.array | None,
     mask: mx.array | None,
     use_kernel: bool,
+    fused: bool = False,
 ) -> tuple[mx.array, mx.array]:
-    """Compute the gated delta rule; with ``use_kernel``, the state keeps its dtype on the GPU."""
-    y, last = nn.gated_delta(q, k, v, g, beta, state, _booleans(mask))
+    """Compute the gated delta rule; with ``use_kernel``, the state keeps its dtype on the GPU.
+
+    ``fused`` allows MLX's function where it has Metal kernels. ``beta`` and the first state have
+    the dtype of ``q`` there.
+    """
+    same = q.dtype == k.dtype == v.dtype == beta.dtype and g.ndim == 3
+    fused = fused and same and cu_seqlens is None
+    if fused and state is None and mask is None and mlx_gated_delta(*sizes_of(k, v)):
+        y, last = mx.fast.gated_delta_update(q, k, v, g.astype(mx.float32), beta)
+        return y.astype(q.dtype), last
+    y, last = nn.gated_delta(q, k, v, g, beta, state, _booleans(mask), cu_seqlens)
     if state is not None and use_kernel and has_kernels():
         last = last.astype(state.dtype)
     return y.astype(q.dtype), last
+
+
+def sizes_of(k: mx.array, v: mx.array) -> tuple[int, int, int, int]:
+    """Return the heads of k and their size, the heads of v and their size."""
+    return k.shape[-2], k.shape[-1], v.shape[-2], v.shape[-1]
+
+
+def mlx_gated_delta(heads: int, size: int, v_heads: int, v_size: int) -> bool:
+    """Return true if MLX has Metal kernels for the gated delta rule and its gradient.
+
+    The sizes are those of MLX 0.32.4. For others, MLX's gradient stores the results of each step.
+    """
+    known = {(16, 16), (16, 32), (16, 48), (16, 64), (24, 24), (32, 32)}
+    return (
+        size == v_size == 128
+        and (heads, v_heads) in known
+        and has_kernels()
+        and hasattr(mx.fast, "gated_delta_update")
+    )
 
 
 def ssm(
@@ -251,7 +300,7 @@ def ssm(
     if lengths is not None:  # later positions do not change the state
         inside = mx.arange(dt.shape[1]) < lengths[:, None]
         mask = inside if mask is None else inside & mask
-    y, last = nn.ssm_scan(x, A_log, B, C, D, dt, state, mask)
+    y, last = nn.ssm_scan(x, A_log, B, C, D, dt, state, mask, cu_seqlens)
     if state is not None and x.shape[1] == 1 and has_kernels():
         return y.astype(x.dtype), last.astype(state.dtype)
     return y.astype(mx.result_type(x, D)), last
@@ -267,7 +316,7 @@ def wkv7(
     state: mx.array | None,
 ) -> tuple[mx.array, mx.array]:
     """Compute RWKV-7's recurrence."""
-    y, last = nn.wkv7(r, w, k, v, a, b, state)
+    y, last = nn.wkv7(r, w, k, v, a, b, state, cu_seqlens)
     kept = r.dtype
     if not has_kernels():
         kept = mx.result_type(r if state is None else state, w, k, v, a, b)
@@ -327,7 +376,7 @@ def _scan(
     """Scan with the parameters of a layer; ``kept`` is the dtype of the states."""
     dtype = mx.result_type(mx.zeros(0, kept), C, layer.D, x)
     A = -mx.exp(layer.A_log)
-    y, last = nn.selective_scan(x.astype(dtype), delta, A, B, C, layer.D, None, state)
+    y, last = nn.selective_scan(x.astype(dtype), delta, A, B, C, layer.D, None, state, cu_seqlens)
     return y, last.astype(kept)
 
 
@@ -338,7 +387,7 @@ def too_many_states(layer: Any) -> str:
 
 def rnn_scan(x: mx.array, a: mx.array, h0: mx.array | None) -> tuple[mx.array, mx.array]:
     """Compute RecurrentGemma's recurrence with ``nn.linear_recurrence``."""
-    y = nn.linear_recurrence(a, x, h0, axis=1)
+    y = nn.linear_recurrence(a, x, h0, cu_seqlens, axis=1)
     kept = mx.result_type(x, *([] if h0 is None else [h0]))
     return y.astype(kept if x.shape[1] == 1 else x.dtype), y[:, -1].astype(kept)
 
@@ -355,13 +404,44 @@ def recurrent_gla(
     kept = mx.result_type(k, v)
     if h is not None or k.shape[2] > 1:  # as in mlx-lm, where a decay has q's dtype
         kept = mx.result_type(mx.zeros(0, kept), q, *([] if h is None else [h]))
+    y, last = _gla(q, k, v, g, scale, h, None)
+    return y.astype(mx.result_type(mx.zeros(0, kept), q)), last.astype(kept)
+
+
+def hybrid_gla(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    *,
+    scale: float,
+    h: mx.array | None = None,
+    mask: mx.array | None = None,
+    chunk: int = 128,  # ignored
+) -> tuple[mx.array, mx.array]:
+    """Compute linear attention of Bailing's hybrids with ``nn.ssm_scan``; states are float32."""
+    kept = mx.float32
+    if h is not None and k.shape[2] == 1:
+        kept = mx.result_type(h, k, v)
+    y, last = _gla(q, k, v, g, scale, h, _booleans(mask))
+    return y.astype(q.dtype), last.astype(kept)
+
+
+def _gla(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    scale: float,
+    h: mx.array | None,
+    mask: mx.array | None,
+) -> tuple[mx.array, mx.array]:
     batch, heads, steps, _ = q.shape
     values, keys, queries = (part.swapaxes(1, 2) for part in (v, k, q * scale))
     state = None if h is None else h.swapaxes(2, 3)
     zeros, ones = mx.zeros(heads, q.dtype), mx.ones((batch, steps, heads), q.dtype)
-    y, last = nn.ssm_scan(values, mx.log(-g), keys, queries, zeros, ones, state)
-    y = y.swapaxes(1, 2).astype(mx.result_type(mx.zeros(0, kept), q))
-    return y, last.swapaxes(2, 3).astype(kept)
+    y, last = nn.ssm_scan(values, mx.log(-g), keys, queries, zeros, ones, state, mask, cu_seqlens)
+    return y.swapaxes(1, 2), last.swapaxes(2, 3)
 
 
 def has_kernels() -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -32,8 +32,9 @@ from mlx_lm.models import gated_delta, ssm
 from mlx_lm.models.activations import swiglu
 from mlx_lm.tuner.trainer import default_loss
 
-from mlxops import _models, mlx_lm_experts, nn
-from mlxops._models import Place, Row, recurrent_gla, rnn_scan, too_many_states
+from mlxops import _models, mlx_lm_experts, mlx_lm_packing, nn
+from mlxops._kernels import Kernels
+from mlxops._models import Place, Row, hybrid_gla, recurrent_gla, rnn_scan, too_many_states
 
 
 def gated_delta_update(
@@ -47,18 +48,19 @@ def gated_delta_update(
     state: mx.array | None = None,
     mask: mx.array | None = None,
     *,
-    use_kernel: bool = True,  # ignored: the kernel has a gradient
+    use_kernel: bool = True,  # false in training
     lower_bound: float | None = None,
     allow_neg_eigval: bool = False,
 ) -> tuple[mx.array, mx.array]:
-    """Compute the gated delta rule with ``nn.gated_delta``; the gates are mlx-lm's."""
+    """Compute the gated delta rule with ``nn.gated_delta`` or MLX; the gates are mlx-lm's."""
     if lower_bound is None:
         g = gated_delta.compute_g(A_log, a, dt_bias)
     else:
         g = gated_delta.compute_lower_bound_g(A_log, a, dt_bias, lower_bound)
     beta = mx.sigmoid(b) * (2 if allow_neg_eigval else 1)
+    fused = not use_kernel and not _patch.deterministic  # in training
     use_kernel = use_kernel and k.shape[-1] % 32 == 0
-    return _models.gated_delta(q, k, v, g, beta, state, mask, use_kernel)
+    return _models.gated_delta(q, k, v, g, beta, state, mask, use_kernel, fused)
 
 
 def ssm_update(
@@ -112,7 +114,7 @@ def jamba(
 
 
 def switch_glu(layer: Any, x: mx.array, indices: mx.array) -> mx.array:
-    """Compute the experts of a layer in training with ``nn.expert_mlp``."""
+    """Compute the experts of a layer in training with ``nn.expert_mlp`` or its products."""
     if not layer.training or mlx_lm_experts.unfit(layer):
         return _patch.own(mlx_lm_experts.PLACE)(layer, x, indices)  # type: ignore[no-any-return]
     return mlx_lm_experts.switch_glu(layer, x, indices)
@@ -120,6 +122,13 @@ def switch_glu(layer: Any, x: mx.array, indices: mx.array) -> mx.array:
 
 MAMBA = ("mlx_lm.models.mamba", "MambaBlock._process_sequence")
 JAMBA = ("mlx_lm.models.jamba", "JambaMambaMixer.ssm_step")
+BITNET = ("mlx_lm.models.bitlinear_layers", "BitLinear.execute_matmul_kernel")
+_DEEPSEEK = "mlx_lm.models.deepseek_v41"
+_SINKHORN = (_DEEPSEEK, "_sinkhorn")
+_ROUNDINGS = [(_DEEPSEEK, name) for name in ("_fake_quant_fp8", "_fake_quant_fp4")]
+_INDICES = [(_DEEPSEEK, name) for name in ("Router.__call__", "Indexer.__call__")]
+_kernels = Kernels("mlx_lm", lambda place: _patch.own(place))
+bit_linear = _kernels.bit_linear(BITNET)
 # The replaced functions of mlx-lm, by module and name, and their replacements.
 REPLACED: dict[Place, Callable[..., Any]] = {
     ("mlx_lm.models.gated_delta", "gated_delta_update"): gated_delta_update,
@@ -129,10 +138,16 @@ REPLACED: dict[Place, Callable[..., Any]] = {
     JAMBA: jamba,
     ("mlx_lm.models.recurrent_gemma", "rnn_scan"): rnn_scan,
     ("mlx_lm.models.bailing_moe_linear", "recurrent_gla"): recurrent_gla,
+    ("mlx_lm.models.bailing_hybrid", "recurrent_gla"): hybrid_gla,
     mlx_lm_experts.PLACE: switch_glu,
+    BITNET: bit_linear,
+    _SINKHORN: _kernels.with_gradient(_SINKHORN),
+    **{place: _kernels.straight_through(place) for place in _ROUNDINGS},
+    **{place: _kernels.composed_in_training(place) for place in _INDICES},
 }
-# Names of the operators that the replacements use.
-_OPERATORS: dict[Callable[..., Any], str] = {
+_OWN = "its kernel, with the gradient of mlx-lm's operations"
+# What the replacements use.
+_OPERATORS: dict[Callable[..., Any], str | Callable[[Any], str]] = {
     gated_delta_update: "nn.gated_delta",
     ssm_update: "nn.ssm_scan",
     wkv7: "nn.wkv7",
@@ -140,7 +155,11 @@ _OPERATORS: dict[Callable[..., Any], str] = {
     jamba: "nn.selective_scan",
     rnn_scan: "nn.linear_recurrence",
     recurrent_gla: "nn.ssm_scan",
-    switch_glu: "nn.expert_mlp",
+    hybrid_gla: "nn.ssm_scan",
+    switch_glu: mlx_lm_experts.operator,
+    **dict.fromkeys((bit_linear, REPLACED[_SINKHORN]), _OWN),
+    **{REPLACED[p]: "its rounding, with the gradient of the identity" for p in _ROUNDINGS},
+    **{REPLACED[p]: "mlx-lm's operations, with constant indices in training" for p in _INDICES},
 }
 _LOSS = "nn.linear_cross_entropy"
 # Functions that return why a replacement leaves a layer to mlx-lm, or nothing.
@@ -150,12 +169,8 @@ _UNFIT: dict[Place, Callable[[Any], str]] = {
     mlx_lm_experts.PLACE: mlx_lm_experts.unfit,
 }
 # Recurrences and kernels of mlx-lm that are not replaced, and the reasons.
-_KERNEL = "mlxops has no such operator: a Metal kernel without a gradient"
 UNREPLACED: dict[Place, str] = {
-    ("mlx_lm.models.bailing_hybrid", "recurrent_gla"): "mlx-lm computes chunks, with gradients",
-    ("mlx_lm.models.bitlinear_layers", "BitLinear.execute_matmul_kernel"): _KERNEL,
-    ("mlx_lm.models.deepseek_v41", "_sinkhorn"): _KERNEL,
-    ("mlx_lm.models.kimi_k3", "_attn_res_mix"): _KERNEL,
+    ("mlx_lm.models.kimi_k3", "_attn_res_mix"): "mlx-lm computes operations in training",
 }
 _patch = _models.Patch(
     *("mlx-lm", "0.32"),
@@ -163,9 +178,14 @@ _patch = _models.Patch(
 )
 
 
-def install() -> None:
-    """Replace mlx-lm's functions with mlxops' functions."""
-    _patch.install()
+def install(deterministic: bool = False) -> None:
+    """Replace mlx-lm's functions with mlxops' functions.
+
+    In training, on Metal, ``mx.fast.gated_delta_update`` computes gated delta rules for which MLX
+    has kernels. The last digits of its gradients can vary from run to run. If ``deterministic``
+    is true, ``nn.gated_delta`` computes all of them.
+    """
+    _patch.install(deterministic)
 
 
 def uninstall() -> None:
@@ -223,13 +243,16 @@ class _Head:
         return y if self.scale == 1 else y * self.scale
 
 
-def _find_head(model: Any, tokens: mx.array) -> tuple[_Head | str, mx.array]:
+def _find_head(
+    model: Any, tokens: mx.array, cu_seqlens: mx.array | None = None
+) -> tuple[_Head | str, mx.array]:
     """Return the layer of a model's logits, or why ``loss`` cannot use it, and the logits.
 
     MLX computes the logits only if something else needs them.
     """
     layers = [layer for layer in model.modules() if type(layer) in _HEADS]
-    with _recorded(layers, None) as calls:
+    context = nullcontext() if cu_seqlens is None else packed(model, cu_seqlens)
+    with context, _recorded(layers, None) as calls:
         logits = model(tokens)
     if not isinstance(logits, mx.array):
         return f"the model returns {type(logits).__name__}, not an array", logits
@@ -308,20 +331,43 @@ def _poison(weight: mx.array) -> mx.array:
     return mx.broadcast_to(mx.array(math.nan, weight.dtype), weight.shape)
 
 
-def loss(model: Any, batch: mx.array, lengths: mx.array) -> tuple[mx.array, mx.array]:
+def packed(model: Any, cu_seqlens: mx.array) -> AbstractContextManager[None]:
+    """Return a context in which the model computes rows of several sequences.
+
+    ``cu_seqlens`` has the starts of the sequences and the end of the last one, ascending, for all
+    rows. Each sequence sees only itself: attention, short convolutions and recurrences begin again.
+    Positions continue, so that RoPE yields the same attention. Raises ``ValueError`` for a family
+    that is not in ``mlx_lm_packing.FAMILIES``. Other models must not run meanwhile.
+    """
+    return mlx_lm_packing.packed(model, cu_seqlens)
+
+
+def loss(
+    model: Any, batch: mx.array, lengths: mx.array, cu_seqlens: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
     """Compute the trainer's ``default_loss`` without storing all logits: mean and count.
+
+    With ``cu_seqlens``, the starts of sequences and the end of the last one, each row of ``batch``
+    has several sequences, and each sees and predicts only itself. ``lengths`` then has a pair for
+    each sequence: its first and last tokens that count, as for a row with this sequence alone.
 
     The logits must be the results of a linear layer or of embeddings, also quantized. They can have
     a scale and a softcap. Other models use ``default_loss``; ``report`` prints the reason. If no
     token counts, the mean is 0 (with ``default_loss``: NaN).
     """
-    head, logits = _find_head(model, batch[:, :-1])
-    if isinstance(head, str):
-        mean, count = default_loss(lambda _: logits, batch, lengths)
-        return mean, count
+    head, logits = _find_head(model, batch[:, :-1], cu_seqlens)
     targets = batch[:, 1:].astype(mx.int32)  # unsigned tokens are allowed, and -100 is below
     steps = mx.arange(1, targets.shape[1] + 1)
-    inside = (steps >= lengths[:, :1]) & (steps <= lengths[:, 1:])
+    if cu_seqlens is None:
+        if isinstance(head, str):
+            mean, count = default_loss(lambda _: logits, batch, lengths)
+            return mean, count
+        inside = (steps >= lengths[:, :1]) & (steps <= lengths[:, 1:])
+    else:
+        inside = mx.broadcast_to(_inside(steps, lengths, cu_seqlens), targets.shape)
+        if isinstance(head, str):
+            rows = mlx.nn.losses.cross_entropy(logits, targets) * inside
+            return rows.astype(mx.float32).sum() / mx.maximum(inside.sum(), 1), inside.sum()
     targets = mx.where(inside, targets, -100)
     count = inside.sum()  # once: mx.compile fails for a result that is computed twice
     if "scales" in head.layer:
@@ -336,6 +382,14 @@ def loss(model: Any, batch: mx.array, lengths: mx.array) -> tuple[mx.array, mx.a
             x, head.layer.weight, targets, bias, logit_softcap=head.softcap
         )
     return mean.astype(mx.float32), count
+
+
+def _inside(steps: mx.array, lengths: mx.array, cu_seqlens: mx.array) -> mx.array:
+    """Return whether a token of a packed row counts: not the first one of a sequence."""
+    number = (steps[:, None] >= cu_seqlens[1:-1]).sum(-1)
+    steps = mx.where(steps < cu_seqlens[-1], steps - cu_seqlens[number], -1)
+    pairs = lengths[number]
+    return (steps >= mx.maximum(pairs[:, 0], 1)) & (steps <= pairs[:, 1])
 
 
 def _quantized_entropies(head: _Head, targets: mx.array, training: bool) -> mx.array:

@@ -20,10 +20,6 @@ Requires mlx-vlm 0.7.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from functools import cache
-from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -34,6 +30,7 @@ from mlx_vlm.models.gated_delta import compute_g, compute_g_safe
 
 import mlxops
 from mlxops import _models, nn
+from mlxops._kernels import Kernels
 from mlxops._models import Function, Place, Row, too_many_states
 
 _MODELS = "mlx_vlm.models."
@@ -57,13 +54,13 @@ def gated_delta_update(
     dt_bias: mx.array,
     state: mx.array | None = None,
     mask: mx.array | None = None,
-    use_kernel: bool = True,  # ignored: the kernel has a gradient
+    use_kernel: bool = True,  # false in training
     lower_bound: float | None = None,
     state_steps: int | None = None,
     cache: Any = None,
     cache_index: int = 1,
 ) -> tuple[mx.array, ...]:
-    """Compute the gated delta rule with ``nn.gated_delta``; the gates are mlx-vlm's.
+    """Compute the gated delta rule with ``nn.gated_delta`` or MLX; the gates are mlx-vlm's.
 
     mlx-vlm's function computes the states of single steps, for speculative decoding, and handles
     caches, for which it calls this function.
@@ -77,8 +74,9 @@ def gated_delta_update(
         g = compute_g(A_log, a, dt_bias)
     else:
         g = compute_g_safe(A_log, a, dt_bias, lower_bound)
+    fused = not use_kernel and not _patch.deterministic  # in training
     use_kernel = use_kernel and k.shape[-1] % 32 == 0
-    return _models.gated_delta(q, k, v, g, mx.sigmoid(b), state, mask, use_kernel)
+    return _models.gated_delta(q, k, v, g, mx.sigmoid(b), state, mask, use_kernel, fused)
 
 
 def qwen_gated_delta_update(
@@ -103,7 +101,8 @@ def qwen_gated_delta_update(
             *(cache, cache_index),
         )
     g = compute_g(A_log, a, dt_bias)
-    return _models.gated_delta(q, k, v, g, mx.sigmoid(b), state, mask, use_kernel)
+    fused = not use_kernel and not _patch.deterministic  # in training
+    return _models.gated_delta(q, k, v, g, mx.sigmoid(b), state, mask, use_kernel, fused)
 
 
 def ssm_update(
@@ -291,29 +290,41 @@ def rms_norm_sigmoid_gate(x: mx.array, gate: mx.array, *, eps: float) -> mx.arra
     return y.reshape(batch, steps, heads * size).astype(x.dtype)
 
 
-def bit_linear(layer: Any, x: mx.array, packed_weights: mx.array) -> mx.array:
-    """Multiply by BitNet's weights -1, 0 and 1, with a gradient.
+def mrope(
+    kernel: Any,
+    q: mx.array,
+    k: mx.array,
+    position_ids: mx.array,
+    inv_freq: mx.array,
+    position_selector: mx.array,
+    pairing: str = "half_split",  # the kernel's
+) -> tuple[mx.array, mx.array]:
+    """Rotate by M-RoPE with mlx-vlm's kernel, which also computes the gradient.
 
-    A byte of ``packed_weights``, of shape (outputs / 4, inputs), has the weights of four outputs,
-    which are ``outputs / 4`` apart, in two bits each, from the lowest bits on, increased by one.
+    The gradient of a rotation is the rotation by the negative angle.
     """
 
-    def composed(layer: Any, x: mx.array, scale: mx.array) -> mx.array:
-        if x.dtype != scale.dtype:
-            raise ValueError(
-                f"[BitLinear] x has dtype {x.dtype}, and weight_scale {scale.dtype}: "
-                "cast one of them."
-            )
-        parts = [((packed_weights >> shift) & 3).astype(x.dtype) - 1 for shift in (0, 2, 4, 6)]
-        y = x @ mx.concatenate(parts).T
-        return y / scale if layer.invert_weight_scales else y * scale
+    def rotated(x: mx.array, growth: mx.array) -> mx.array:
+        pairs = x.shape[-1] - growth.shape[0]  # also elements that are not rotated
+        (y,) = kernel(
+            inputs=[x, position_ids, growth, position_selector],
+            template=[("T", x.dtype)],
+            grid=(x.size // x.shape[-1] * pairs, 1, 1),
+            threadgroup=(256, 1, 1),
+            output_shapes=[x.shape],
+            output_dtypes=[x.dtype],
+        )
+        return y  # type: ignore[no-any-return]
 
-    def kernel(layer: Any, x: mx.array, _: mx.array) -> mx.array:
-        return _patch.own(BITNET)(layer, x, packed_weights)  # type: ignore[no-any-return]
+    @mx.custom_function
+    def apply(q: mx.array, k: mx.array) -> tuple[mx.array, mx.array]:
+        return rotated(q, inv_freq), rotated(k, inv_freq)
 
-    if not _models.has_kernels():
-        return composed(layer, x, layer.weight_scale)
-    return _with_gradient(kernel, composed, layer, x, layer.weight_scale)  # type: ignore[no-any-return]
+    @apply.vjp
+    def apply_vjp(_: Any, cotangents: Any, __: Any) -> tuple[mx.array, ...]:
+        return tuple(rotated(cotangent, -inv_freq) for cotangent in cotangents)
+
+    return apply(q, k)  # type: ignore[no-any-return]
 
 
 def _row_invariant_quantized_projection(linear: Any, x: mx.array) -> mx.array:
@@ -329,145 +340,13 @@ def inkling_route(layer: Any, logits: mx.array) -> Any:
     """
     if not layer.training:
         return _patch.own(INKLING_ROUTE)(layer, logits)
-    routed = _composed(INKLING_ROUTE)(layer, logits)
+    routed = _kernels.composed(INKLING_ROUTE)(layer, logits)
     layer._wscale = None
     return routed
 
 
-class _WithoutMetal:
-    """``mlx.core``, for functions that choose operations instead of a kernel without Metal.
-
-    The chosen indices have no gradient. MLX raises an error for them in other functions.
-    """
-
-    metal = SimpleNamespace(is_available=lambda: False)
-
-    def argpartition(self, *args: Any, **kwargs: Any) -> mx.array:
-        return mx.stop_gradient(mx.argpartition(*args, **kwargs))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(mx, name)
-
-
-_names_without_metal: dict[str, dict[str, Any]] = {}
-
-
-def _without_metal(function: FunctionType) -> FunctionType:
-    """Return a copy of a function of mlx-vlm that finds no Metal and no kernels."""
-    module = function.__module__
-    names = _names_without_metal.get(module)
-    if names is None:
-        names = _names_without_metal[module] = dict(vars(sys.modules[module]))
-        for name, value in list(names.items()):
-            inner = getattr(value, "__wrapped__", value)  # without a cache
-            if name == "mx":
-                names[name] = _WithoutMetal()
-            elif name == "_HAS_METAL":
-                names[name] = False
-            elif name.lower().endswith("_kernel") and not isinstance(inner, FunctionType):
-                names[name] = None
-            elif isinstance(inner, FunctionType) and inner.__module__.startswith("mlx_vlm."):
-                names[name] = _without_metal(inner)
-    copy = FunctionType(
-        *(function.__code__, names, function.__name__),
-        *(function.__defaults__, function.__closure__),
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
-
-
-@cache
-def _composed(place: Place) -> Function:
-    """Return mlx-vlm's function without its kernels: operations with gradients."""
-    return _without_metal(_patch.own(place))
-
-
-def _with_gradient(function: Function, composed: Function, *args: Any, **kwargs: Any) -> Any:
-    """Call a function with the gradient of another one, for all floating arrays in its arguments.
-
-    The other function is computed for the gradient only.
-    """
-    given = [*args, *kwargs.values()]
-    at = [
-        n
-        for n, value in enumerate(given)
-        if isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating)
-    ]
-
-    def call(which: Function, arrays: Sequence[mx.array]) -> Any:
-        values = list(given)
-        for n, array in zip(at, arrays, strict=True):
-            values[n] = array
-        named = dict(zip(kwargs, values[len(args) :], strict=True))
-        return which(*values[: len(args)], **named)
-
-    def all_of(arrays: Any) -> list[mx.array]:
-        return [arrays] if isinstance(arrays, mx.array) else list(arrays)
-
-    @mx.custom_function
-    def run(*arrays: mx.array) -> Any:
-        return call(function, arrays)
-
-    @run.vjp
-    def run_vjp(primals: Any, cotangents: Any, _: Any) -> Any:
-        outer = all_of(cotangents)
-
-        def results(*arrays: mx.array) -> list[mx.array]:
-            found = all_of(call(composed, arrays))
-            return [y.astype(c.dtype) for y, c in zip(found, outer, strict=True)]
-
-        _, grads = mx.vjp(results, all_of(primals), outer)
-        return grads[0] if isinstance(primals, mx.array) else tuple(grads)
-
-    return run(*(given[n] for n in at)) if at else function(*args, **kwargs)
-
-
-def _constant(value: Any) -> Any:
-    """Stop the gradient of indices, for which MLX raises an error."""
-    if isinstance(value, mx.array) and not mx.issubdtype(value.dtype, mx.inexact):
-        return mx.stop_gradient(value)
-    return value
-
-
-def _kernel_with_gradient(place: Place) -> Function:
-    """Return a replacement that calls mlx-vlm's kernel with the gradient of its operations."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        own = _patch.own(place)
-        args = tuple(_constant(value) for value in args)
-        kwargs = {name: _constant(value) for name, value in kwargs.items()}
-        if not _models.has_kernels():
-            return own(*args, **kwargs)
-        return _with_gradient(own, _composed(place), *args, **kwargs)
-
-    return call
-
-
-def _composed_in_training(place: Place) -> Function:
-    """Return a replacement of a method that uses mlx-vlm's operations in training."""
-
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if layer.training:
-            return _composed(place)(layer, *args, **kwargs)
-        return _patch.own(place)(layer, *args, **kwargs)
-
-    return call
-
-
-def _straight_through(place: Place) -> Function:
-    """Return a replacement of a rounding, with the gradient of the identity.
-
-    Bengio et al., "Estimating or Propagating Gradients Through Stochastic Neurons" (2013). The
-    derivative of the rounding itself is zero.
-    """
-
-    def call(x: mx.array, *args: Any, **kwargs: Any) -> Any:
-        own = _patch.own(place)
-        return _with_gradient(lambda x: own(x, *args, **kwargs), lambda x: x, x)
-
-    return call
-
-
+_kernels = Kernels("mlx_vlm", lambda place: _patch.own(place))
+bit_linear = _kernels.bit_linear(BITNET)
 _OWN = "its kernel, with the gradient of mlx-vlm's operations"
 _TRAINING = "mlx-vlm's operations, in training"
 _STRAIGHT = "its rounding, with the gradient of the identity"
@@ -517,11 +396,12 @@ REPLACED: dict[Place, Function] = {
     (_KERNELS + "qk_norm_rope", "qk_norm_rope"): qk_norm_rope,
     (_KERNELS + "rms_norm_sigmoid_gate", "rms_norm_sigmoid_gate"): rms_norm_sigmoid_gate,
     BITNET: bit_linear,
+    (_MODELS + "rope_utils", "_fast_mrope_apply"): mrope,
     QUANTIZED: _row_invariant_quantized_projection,
     INKLING_ROUTE: inkling_route,
-    **{place: _kernel_with_gradient(place) for place in _KERNELS_WITH_GRADIENT},
-    **{place: _composed_in_training(place) for place in _COMPOSED_IN_TRAINING},
-    **{place: _straight_through(place) for place in _ROUNDINGS},
+    **{place: _kernels.with_gradient(place) for place in _KERNELS_WITH_GRADIENT},
+    **{place: _kernels.composed_in_training(place) for place in _COMPOSED_IN_TRAINING},
+    **{place: _kernels.straight_through(place) for place in _ROUNDINGS},
 }
 # What the replacements use.
 _OPERATORS: dict[Function, str] = {
@@ -540,6 +420,7 @@ _OPERATORS: dict[Function, str] = {
     rms_norm_sigmoid_gate: "nn.rms_norm_gate",
     **dict.fromkeys((pre_norm, post_expert_norm_combine, qk_norm), "MLX's operations"),
     bit_linear: _OWN,
+    mrope: "its kernel, also for the gradient",
     _row_invariant_quantized_projection: "the quantized layer, in training",
     inkling_route: _TRAINING,
     **{REPLACED[place]: _OWN for place in _KERNELS_WITH_GRADIENT},
@@ -549,7 +430,6 @@ _OPERATORS: dict[Function, str] = {
 # Kernels of mlx-vlm that are not replaced although layers call them in training, and the reasons.
 _ROTARY = "its kernel has mlx-vlm's gradient"
 UNREPLACED: dict[Place, str] = {
-    (_MODELS + "rope_utils", "MRoPERotaryEmbedding.apply_rotary"): _ROTARY,
     (_MODELS + "rope_utils", "apply_multimodal_rotary_pos_emb"): _ROTARY,
     (_MODELS + "rope_utils", "apply_rotary_pos_emb_even_odd"): _ROTARY,
 }
@@ -574,9 +454,9 @@ _patch = _models.Patch(
 )
 
 
-def install() -> None:
-    """Replace mlx-vlm's functions with mlxops' functions."""
-    _patch.install()
+def install(deterministic: bool = False) -> None:
+    """Replace mlx-vlm's functions with mlxops' functions; see ``mlxops.mlx_lm.install``."""
+    _patch.install(deterministic)
 
 
 def uninstall() -> None:

@@ -36,6 +36,11 @@ SHARED: dict[str, Any] = {
     **{"n_layer": 2, "n_head": 4, "n_embd": 32, "n_positions": 64, "n_ctx": 64, "n_inner": 48},
 }
 
+DELTA = {
+    **{"linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12},
+    "linear_conv_kernel_dim": 4,
+}
+LFM = {"conv_L_cache": 3, "conv_bias": False, "full_attn_idxs": [1], "layer_types": None}
 # Families without other keys.
 PLAIN = """
     Klear afmoe bailing_moe bailing_moe_v3 cohere cohere2 deepseek deepseek_v3 dots1 ernie4_5
@@ -64,6 +69,59 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"attn_layer_offset": 1, "attn_layer_period": 2, "mamba_d_conv": 4, "mamba_d_state": 8},
         **{"expert_layer_offset": 1, "expert_layer_period": 2, "mamba_expand": 2},
     },
+    "bailing_hybrid": {"layer_group_size": 2, "group_norm_size": 2, "rope_interleave": True},
+    "bitnet": {},
+    "exaone4": {"sliding_window_pattern": "LG"},
+    **{
+        name: {"layer_types": ["sliding_attention", "full_attention"]}
+        for name in ("olmo3", "gpt_oss")
+    },
+    "kimi_linear": {
+        **{"num_key_value_heads": 4, "num_experts_per_token": 2, "model_max_length": 64},
+        "linear_attn_config": {
+            **{"num_heads": 2, "head_dim": 8, "short_conv_kernel_size": 4, "kda_layers": [1]},
+            "full_attn_layers": [2],
+        },
+    },
+    "lfm2": {
+        **LFM,
+        **{"block_dim": 32, "block_ff_dim": 48, "block_multiple_of": 8},
+        **{"block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": False},
+    },
+    "lfm2_moe": {**LFM, "num_dense_layers": 1, "use_expert_bias": False},
+    "minimax": {"shared_intermediate_size": 16},
+    "nemotron_h": {
+        **{"mamba_num_heads": 4, "mamba_head_dim": 16, "mamba_proj_bias": False, "n_groups": 2},
+        **{"ssm_state_size": 8, "hybrid_override_pattern": ["M", "*"], "mlp_hidden_act": "relu2"},
+    },
+    "olmo_hybrid": {
+        **DELTA,
+        **{"linear_num_key_heads": 4, "linear_allow_neg_eigval": True},
+        **{"layer_types": ["linear_attention", "full_attention"]},
+    },
+    "qwen3_5": {
+        **DELTA,
+        **{"full_attention_interval": 2, "linear_num_key_heads": 2},
+        "rope_parameters": {
+            **{"type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+            "mrope_section": [1, 1, 0],
+        },
+    },
+    "deepseek_v41": {
+        **{"num_key_value_heads": 1, "head_dim": 32, "q_lora_rank": 32, "o_lora_rank": 32},
+        **{"o_groups": 2, "sliding_window": 8, "scoring_func": "sqrtsoftplus"},
+        **{"compress_ratios": [0, 4], "kv_source_layer_ids": [1], "index_source_layer_ids": [1]},
+        **{"index_topk": 2, "index_head_dim": 32, "index_n_heads": 2},
+        **{"candidate_source_layer_id": 1, "candidate_topk_blocks": 2, "candidate_block_size": 1},
+    },
+    "kimi_k3": {
+        **{"num_key_value_heads": 4, "q_lora_rank": 8, "num_experts_per_token": 2},
+        **{"hidden_act": "situ", "activation_situ_beta": 1.0, "attn_res_block_size": 2},
+        "linear_attn_config": {
+            **{"num_heads": 2, "head_dim": 8, "short_conv_kernel_size": 4, "kda_layers": [1]},
+            **{"full_attn_layers": [2], "gate_lower_bound": -5.0},
+        },
+    },
     "minicpm": {"dim_model_base": 16, "scale_depth": 1.4, "scale_emb": 12},
     "phi3small": {
         **{"dense_attention_every_n_layers": 1, "ff_intermediate_size": 48, "gegelu_limit": 20.0},
@@ -83,7 +141,15 @@ def build(name: str, **keys: Any) -> Any:
     if name == "recurrent_gemma":  # its constructor does not call Module's, which training needs
         vars(model).update(_no_grad=set(), _training=True)
     for key, value in tree_flatten(model.trainable_parameters()):
-        if not value.any():
+        if value.dtype == mx.uint8:
+            packed = sum(mx.random.randint(0, 3, value.shape) << shift for shift in (0, 2, 4, 6))
+            model.load_weights([(key, packed.astype(mx.uint8))], strict=False)
+        elif key.endswith("weight_scale"):
+            model.load_weights([(key, mx.array([4.0]))], strict=False)
+        elif not value.any():
             model.load_weights([(key, mx.random.normal(value.shape) * 0.3)], strict=False)
     model.train()
+    for module in model.modules():
+        if "weight" in module and module.weight.dtype == mx.uint8:
+            module.freeze(recurse=False, keys=["weight"])
     return model

@@ -43,10 +43,13 @@ SHAPES = {
     },
     "wkv7": {**dict.fromkeys("rwkvab", (1, 2, 2, 4)), "state": (1, 2, 4, 4)},
     "recurrent_gla": {**dict.fromkeys("qkv", (1, 2, 2, 4)), "g": (2,), "h": (1, 2, 4, 4)},
+    "hybrid_gla": {**dict.fromkeys("qkv", (1, 2, 2, 4)), "g": (2,), "h": (1, 2, 4, 4)},
 }
 STATES = ("state", "h")
 # Arguments that are no arrays, and absent states.
-OTHERS: dict[str, dict[str, Any]] = {"recurrent_gla": {"scale": 0.5, "h": None}}
+OTHERS: dict[str, dict[str, Any]] = {
+    name: {"scale": 0.5, "h": None} for name in ("recurrent_gla", "hybrid_gla")
+}
 
 
 def expected(name: str, arrays: dict[str, mx.array]) -> list[mx.Dtype]:
@@ -57,6 +60,8 @@ def expected(name: str, arrays: dict[str, mx.array]) -> list[mx.Dtype]:
         return [mx.result_type(arrays["hidden_states"], arrays["D"]), mx.float32]
     if name == "recurrent_gla":
         return [mx.result_type(*(a for other, a in arrays.items() if other != "g"))] * 2
+    if name == "hybrid_gla":
+        return [arrays["q"].dtype, mx.float32]
     first = arrays.get("state", arrays["r"])
     return [arrays["r"].dtype, mx.result_type(first, *(arrays[other] for other in "wkvab"))]
 
@@ -76,9 +81,14 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         mamba = type("MambaBlock", (), {"_process_sequence": Absent()})
         jamba = type("JambaMambaMixer", (), {"ssm_step": Absent()})
         experts = type("SwitchGLU", (), {"__call__": Absent()})
+        product = type("BitLinear", (), {"execute_matmul_kernel": Absent()})
+        called = type("Called", (), {"__call__": Absent()})
+        names = ("_sinkhorn", "_fake_quant_fp8", "_fake_quant_fp4")
+        deepseek = {**{name: Absent() for name in names}, "Router": called, "Indexer": called}
         for name, content in {
             "mlx_lm": {},
             "mlx_lm.models": {},
+            "mlx_lm.models.base": {},
             "mlx_lm.models.gated_delta": {"compute_g": gate, "gated_delta_update": Absent()},
             "mlx_lm.models.ssm": {"compute_dt": step, "ssm_update": Absent()},
             "mlx_lm.models.rwkv7": {"Rwkv7TimeMixing": layer},
@@ -87,7 +97,10 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
             "mlx_lm.models.jamba": {"JambaMambaMixer": jamba},
             "mlx_lm.models.recurrent_gemma": {"rnn_scan": Absent()},
             "mlx_lm.models.bailing_moe_linear": {"recurrent_gla": Absent()},
+            "mlx_lm.models.bailing_hybrid": {"recurrent_gla": Absent()},
             "mlx_lm.models.switch_layers": {"SwitchGLU": experts},
+            "mlx_lm.models.bitlinear_layers": {"BitLinear": product},
+            "mlx_lm.models.deepseek_v41": deepseek,
             "mlx_lm.tuner": {},
             "mlx_lm.tuner.trainer": {"default_loss": Absent()},
         }.items():

@@ -13,7 +13,7 @@ from mlx.utils import tree_flatten
 pytest.importorskip("mlx_lm", reason="mlx-lm is not installed: make integrations")
 
 import mlxops.mlx_lm as ours
-from mlx_lm.models import gemma4_text, switch_layers
+from mlx_lm.models import gemma4_text, gpt_oss, switch_layers
 from mlx_lm.tuner.lora import LoRASwitchLinear
 from mlxops import mlx_lm_experts
 
@@ -77,29 +77,53 @@ def test_gradients(mode: str | None, lora: bool, activation: str) -> None:
         assert mx.abs(found[name] - value).max().item() <= 2e-5 * scale
 
 
+@pytest.mark.parametrize("tokens", [3, 40])
+@pytest.mark.parametrize("kind", ["bias", "mxfp4", "lora", "dropout", "mixed", "activation"])
+def test_products(kind: str, tokens: int) -> None:
+    """Layers that nn.expert_mlp cannot compute: biases, as in GPT-OSS, and others."""
+    oai = {"activation": gpt_oss.SwigluOAI(), "bias": True}
+    keys: dict[str, Any] = {
+        **{"dropout": {}, "mixed": {}, "activation": {"activation": gpt_oss.SwigluOAI()}}
+    }.get(kind, oai)
+    experts = layer("mxfp4" if kind in ("mxfp4", "lora") else None, kind == "lora", **keys)
+    for name in PROJECTIONS:
+        product = experts[name].linear if kind == "lora" else experts[name]
+        if "bias" in product:
+            product.bias = mx.random.normal(product.bias.shape)
+            product.unfreeze(keys=["bias"])
+    if kind == "dropout":
+        experts.up_proj = LoRASwitchLinear.from_base(experts.up_proj, dropout=0.5)
+        experts.up_proj.lora_b = mx.random.normal(experts.up_proj.lora_b.shape) / 8
+        experts.up_proj.dropout.__class__ = Halved
+    if kind == "mixed":
+        experts.down_proj = experts.down_proj.to_quantized(32, 8).freeze()
+    assert not mlx_lm_experts.fused(experts) and not mlx_lm_experts.unfit(experts)
+    assert ours.report(experts)[0].replacement == "nn.expert_matmul"
+    x = mx.random.normal((1, tokens, 64))
+    indices = mx.argsort(mx.random.normal((1, tokens, 6)), axis=-1)[..., :2]
+    found = gradients(experts, x, indices)
+    ours.uninstall()
+    expected = gradients(experts, x, indices)
+    assert found.keys() == expected.keys()
+    assert kind != "bias" or expected["down_proj.bias"].any()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype and found[name].shape == value.shape
+        scale = mx.abs(value).max().item()
+        assert mx.abs(found[name] - value).max().item() <= 2e-5 * scale
+
+
+class Halved(mlx.nn.Dropout):
+    """A dropout without random numbers."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return x / 2
+
+
 def test_left_to_mlx_lm() -> None:
-    """Layers with a reason, and all layers outside of training."""
-
-    def dropout(experts: Any) -> None:
-        experts.up_proj = LoRASwitchLinear.from_base(experts.up_proj, dropout=0.1)
-
-    def mixed(experts: Any) -> None:
-        experts.down_proj = experts.down_proj.to_quantized(32, 8)
-
-    def trained(experts: Any) -> None:
-        experts.up_proj = experts.up_proj.to_quantized(32, 8).unfreeze()
-
-    for change, reason in (
-        (dropout, "LoRA with dropout"),
-        (mixed, "matrices of several kinds"),
-        (lambda e: setattr(e, "activation", mlx.nn.GELU()), "the activation is not"),
-        (lambda e: setattr(e.gate_proj, "bias", mx.zeros((6, 96))), "products with biases"),
-        (trained, "trained scales"),
-    ):
-        experts = layer(None, False)
-        change(experts)
-        assert mlx_lm_experts.unfit(experts).startswith(reason)
-        assert ours.report(experts)[0].reason.startswith(reason)
+    """Layers with trained scales, and all layers outside of training."""
+    experts = layer(None, False)
+    experts.up_proj = experts.up_proj.to_quantized(32, 8).unfreeze()
+    assert mlx_lm_experts.unfit(experts) == ours.report(experts)[0].reason == "trained scales"
     experts = layer(None, False).eval()
     x, indices = mx.ones((2, 64)), mx.array([[0, 1], [2, 5]])
     found = experts(x, indices)

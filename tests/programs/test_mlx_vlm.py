@@ -484,6 +484,23 @@ def test_chosen_keys_in_training(with_metal: Any) -> None:
     assert layer._sparse_prefill_attention(*arguments).shape == q.shape
 
 
+@pytest.mark.parametrize("function", [ours.gated_delta_update, ours.qwen_gated_delta_update])
+def test_mlx_gated_delta(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX's function computes the gated delta rule in training on Metal."""
+    monkeypatch.setattr(models, "has_kernels", lambda: True)
+    own, calls = mx.fast.gated_delta_update, []
+    recorder = lambda *args: calls.append(args) or own(*args)  # noqa: E731
+    monkeypatch.setattr(mx.fast, "gated_delta_update", recorder)
+    q, k, v = (floats(1, 2, 16, 128) / 8 for _ in range(3))
+    arguments = (q, k, v, floats(1, 2, 16), floats(1, 2, 16), floats(16), floats(16))
+    found = function(*arguments, use_kernel=False)
+    assert len(calls) == 1
+    assert mx.allclose(found[0], function(*arguments)[0], 1e-5, 1e-5)
+    ours.install(deterministic=True)
+    function(*arguments, use_kernel=False)
+    assert len(calls) == 1
+
+
 def test_grid_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """mlx-vlm's operations have no gradient for the grid, unless indices are constants."""
     module = importlib.import_module("mlx_vlm.models.kernels")
@@ -694,20 +711,38 @@ def test_sparse_attention() -> None:
 
 
 @pytest.mark.parametrize("pairing", ["half_split", "even_odd"])
-def test_rotary_kernels(pairing: str) -> None:
-    """mlx-vlm's kernels of M-RoPE are not replaced, because they have this gradient."""
+def test_mrope(pairing: str) -> None:
+    """The kernel of M-RoPE computes the gradient, too, which is the inverse rotation."""
     mx.random.seed(2)
-    q, k = floats(2, 2, 5, 8), floats(2, 1, 5, 8)
-    rest = (mx.random.randint(0, 9, (3, 2, 5)), floats(3), mx.array([0, 1, 2]), pairing)
-    loss = lambda *given: sum(mx.sin(y).sum() for y in given)  # noqa: E731
-    expected = mx.grad(lambda q, k: loss(*rope_utils._mrope_apply(q, k, *rest)), [0, 1])(q, k)
-
-    def kernel(inputs: Any, **_: Any) -> list[mx.array]:
-        first, _ = rope_utils._mrope_apply(inputs[0], inputs[0], *rest)
-        return [mx.stop_gradient(first)]
-
-    found = mx.grad(lambda q, k: loss(*rope_utils._fast_mrope_apply(kernel, q, k, *rest)), [0, 1])(
-        q, k
+    q, k, c = floats(2, 2, 5, 10), floats(2, 1, 5, 10), floats(2, 2, 5, 10)
+    positions, growth, selector = (
+        mx.random.randint(0, 9, (3, 2, 5)),
+        floats(4),
+        mx.array([0, 1, 2, 0]),
     )
-    assert all(mx.allclose(a, b, 1e-5, 1e-6) for a, b in zip(found, expected, strict=True))
-    assert expected[0].any()
+    loss = lambda q, k: (q * c).sum() + mx.sin(k).sum()  # noqa: E731
+
+    def plain(q: mx.array, k: mx.array) -> Any:
+        return rope_utils._mrope_apply(q, k, positions, growth, selector, pairing)
+
+    grids = []
+
+    def kernel(inputs: Any, grid: Any, output_shapes: Any, output_dtypes: Any, **_: Any) -> Any:
+        x, *rest = inputs
+        assert (output_shapes, output_dtypes) == ([x.shape], [x.dtype])
+        grids.append(grid[0])
+        return [mx.stop_gradient(rope_utils._mrope_apply(x, x, *rest, pairing)[0])]
+
+    def own(q: mx.array, k: mx.array) -> Any:
+        given = (positions, growth, selector)
+        return rope_utils._fast_mrope_apply(kernel, q, k, *given, pairing)
+
+    for step in (lambda f: mx.grad(f, [0, 1]), lambda f: mx.compile(mx.grad(f, [0, 1]))):
+        found = step(lambda q, k: loss(*own(q, k)))(q, k)
+        expected = mx.grad(lambda q, k: loss(*plain(q, k)), [0, 1])(q, k)
+        assert all(mx.allclose(a, b, 1e-5, 1e-6) for a, b in zip(found, expected, strict=True))
+        assert expected[0].any()
+    pairs = 2 * 5 * (4 + 2)  # of a head: rotated pairs, and elements that are not rotated
+    assert set(grids) == {2 * pairs, pairs} and len(grids) == 8
+    report = ours.report(rope_utils.MRoPERotaryEmbedding(8))
+    assert any(row.replacement == "its kernel, also for the gradient" for row in report)
