@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "mlxgen/kernel.h"
@@ -117,6 +118,48 @@ Tile<A> best_tile() {
 }
 
 /**
+ * Copy `count` contiguous lines with the elements of the same index next to
+ * each other, `to` in rows of `width`; both numbers are divisible by the
+ * elements of a vector. Squares are transposed in registers.
+ */
+template <typename A>
+__attribute__((always_inline)) inline void transpose_lines(
+    int64_t count,
+    int64_t inner,
+    int64_t width,
+    const A* from,
+    int64_t down,
+    A* to) {
+  typedef A Vector __attribute__((vector_size(16), aligned(sizeof(A))));
+  constexpr int lanes = 16 / sizeof(A);
+  for (int64_t p = 0; p < inner; p += lanes) {
+    for (int64_t i = 0; i < count; i += lanes) {
+      Vector x[lanes];
+#pragma GCC unroll 4
+      for (int k = 0; k < lanes; ++k) {
+        x[k] = *reinterpret_cast<const Vector*>(from + (i + k) * down + p);
+      }
+      auto store = [&](int k, Vector v) {
+        *reinterpret_cast<Vector*>(to + (p + k) * width + i) = v;
+      };
+      if constexpr (lanes == 4) {
+        Vector a = {x[0][0], x[1][0], x[0][1], x[1][1]};
+        Vector b = {x[0][2], x[1][2], x[0][3], x[1][3]};
+        Vector c = {x[2][0], x[3][0], x[2][1], x[3][1]};
+        Vector d = {x[2][2], x[3][2], x[2][3], x[3][3]};
+        store(0, Vector{a[0], a[1], c[0], c[1]});
+        store(1, Vector{a[2], a[3], c[2], c[3]});
+        store(2, Vector{b[0], b[1], d[0], d[1]});
+        store(3, Vector{b[2], b[3], d[2], d[3]});
+      } else {
+        store(0, Vector{x[0][0], x[1][0]});
+        store(1, Vector{x[0][1], x[1][1]});
+      }
+    }
+  }
+}
+
+/**
  * Copy `count` lines of `inner` elements each, `width` lines at a time, with
  * the elements of the same index next to each other; missing lines are zeros.
  */
@@ -129,7 +172,17 @@ MLXGEN_MULTIVERSION void pack_lines(
     A* to) {
   for (int64_t first = 0; first < count; first += width) {
     int64_t there = std::min(width, count - first);
-    for (int64_t p = 0; p < inner; ++p) {
+    int64_t p = 0;
+    if constexpr (std::is_same_v<A, T>) {
+      constexpr int64_t lanes = 16 / sizeof(A);
+      if (lines.across == 1 && there == width && width % lanes == 0) {
+        p = inner / lanes * lanes;
+        const A* from = lines.data + first * lines.down;
+        transpose_lines(width, p, width, from, lines.down, to);
+        to += p * width;
+      }
+    }
+    for (; p < inner; ++p) {
       const T* from = lines.data + first * lines.down + p * lines.across;
       if (lines.down == 1) {
         for (int64_t i = 0; i < there; ++i) {

@@ -13,8 +13,11 @@ EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float6
 OPS = {"lstm": mlxops.nn.lstm, "gru": mlxops.nn.gru}
 OPTIONAL = {"lstm": ("hidden", "cell"), "gru": ("bias", "hidden")}
 # Batch, time, units: with and without remainders of vectors, rows and simdgroups; for several
-# cores.
-SIZES = [(2, 5, 8), (1, 3, 1), (7, 7, 33), (13, 2, 5), (1, 2, 70), (8, 6, 64), (2, 13, 3)]
+# cores; single steps.
+SIZES = [
+    *[(2, 5, 8), (1, 3, 1), (7, 7, 33), (13, 2, 5), (1, 2, 70), (8, 6, 64), (2, 13, 3)],
+    *[(1, 1, 150), (2, 1, 9), (17, 1, 70)],
+]
 EMPTY = [(2, 0, 3), (0, 3, 3), (2, 3, 0)]
 
 
@@ -164,6 +167,39 @@ def test_step_by_step(op):
         state = dict(zip(("hidden", "cell"), (o[:, 0] for o in out), strict=False))
         for g, w in zip(out, whole, strict=True):
             close(g[:, 0], w[:, t])
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("units", [5, 130])
+@pytest.mark.parametrize("batch", [1, 2, 3, 6, 8, 25])
+def test_rows_and_steps_do_not_matter(op, units, batch):
+    """On the CPU, each row has the same bits alone, and so has a single step with its gradient."""
+    arrays = inputs(op, mx.float32, (batch, 3, units))
+    shared = {n: arrays[n] for n in ("weight", "bias") if n in arrays}
+
+    def run_and_grads(arrays):
+        def loss(*values):
+            outs = run(op, **dict(zip(arrays, values, strict=True)))
+            return sum((out * (1 + out)).sum() for out in outs)
+
+        with mx.stream(mx.cpu):
+            grads = mx.grad(loss, tuple(range(len(arrays))))(*arrays.values())
+            return run(op, **arrays), dict(zip(arrays, grads, strict=True))
+
+    results, grads = run_and_grads(arrays)
+    for r in {0, batch - 1}:
+        row = {n: a if n in shared else a[r : r + 1] for n, a in arrays.items()}
+        got, got_grads = run_and_grads(row)
+        for g, w in zip(got, results, strict=True):
+            np.testing.assert_array_equal(g[0], w[r])
+        for name in arrays.keys() - shared:
+            np.testing.assert_array_equal(got_grads[name][0], grads[name][r])
+    # The last step alone continues the states after the second one, and its gradient is known.
+    states = dict(zip(("hidden", "cell"), (out[:, 1] for out in results), strict=False))
+    got, got_grads = run_and_grads({**arrays, **states, "x": arrays["x"][:, 2:]})
+    for g, w in zip(got, results, strict=True):
+        np.testing.assert_array_equal(g[:, 0], w[:, 2])
+    np.testing.assert_array_equal(got_grads["x"][:, 0], grads["x"][:, 2])
 
 
 @pytest.mark.parametrize("op", OPS)
