@@ -226,7 +226,7 @@ template <typename T>
         back_through(weight, gates, sums, 4, width, unit, units, part, parts);
   }
   if (is_mine) {
-    grad_hidden[first + unit] = static_cast<T>(of_h);
+    grad_hidden[first + unit] = static_cast<T>(has_hidden ? of_h : 0.0f);
     grad_cell[first + unit] = of_c;
   }
 }
@@ -361,6 +361,6 @@ template <typename T>
         back_through(weight, gates, sums, 3, width, unit, units, part, parts);
   }
   if (is_mine) {
-    grad_hidden[size_t(group.y) * width + unit] = static_cast<T>(of_h);
+    grad_hidden[first + unit] = static_cast<T>(has_hidden ? of_h : 0.0f);
   }
 }
