@@ -12,6 +12,7 @@
 #include "mlxgen/loop.h"
 #include "mlxgen/simd_math.h"
 #include "mlxgen/threads.h"
+#include "sequences.h"
 #include "step_product.h"
 
 namespace mlxops::cpu {
@@ -31,10 +32,15 @@ A sigmoid(A x) {
 /** What a step begins with; `outside` is a step in no sequence. */
 enum class Begin : char { outside, previous, given, zeros };
 
-inline std::vector<Begin> begins(int64_t steps) {
-  std::vector<Begin> result(steps, Begin::previous);
-  if (steps > 0) {
-    result[0] = Begin::given;
+inline std::vector<Begin> begins(In<int32_t> cu_seqlens, int64_t steps) {
+  Sequences sequences{cu_seqlens, steps};
+  std::vector<Begin> result(steps);
+  for (int64_t t = 0; t < steps; ++t) {
+    Sequence own = sequences.of(t);
+    result[t] = !own.exists() ? Begin::outside
+        : t > own.first       ? Begin::previous
+        : own.index == 0      ? Begin::given
+                              : Begin::zeros;
   }
   return result;
 }
@@ -122,8 +128,9 @@ void forward(
  * Call step(row, t, products, of_h, grad) for all steps of all rows, from the
  * last one to the first. The step computes the gradients `grad` of the
  * products; the gradient of its state is replaced by the part of that of the
- * state before that does not pass through the products. Then call
- * done(row, of_h) with the gradient of the first state.
+ * state before that does not pass through the products. A step in no sequence
+ * changes neither. Then call done(row, of_h) with the gradient of the first
+ * state.
  */
 template <typename A, typename T, typename Step, typename Done>
 void backward(
@@ -281,12 +288,13 @@ void lstm(
     In<T> weight,
     In<T> hidden,
     In<accum_t<T>> cell,
+    In<int32_t> cu_seqlens,
     Out<T> hidden_out,
     Out<accum_t<T>> cell_out) {
   using A = accum_t<T>;
   int64_t steps = x.dim(1);
   int64_t width = weight.dim(1);
-  auto begins = recurrent::begins(steps);
+  auto begins = recurrent::begins(cu_seqlens, steps);
   recurrent::Before<T> before{
       begins, width, hidden_out.data, hidden ? hidden.data : nullptr};
   recurrent::Before<A> cell_before{
@@ -294,6 +302,11 @@ void lstm(
   std::vector<A> none(width);
   auto step = [&](int64_t b, int64_t t, const A* products) {
     int64_t row = b * steps + t;
+    if (begins[t] == recurrent::Begin::outside) {
+      std::fill_n(hidden_out.data + row * width, width, T(0));
+      std::fill_n(cell_out.data + row * width, width, A(0));
+      return;
+    }
     const A* c = cell_before(b, t);
     mlxgen::multiversion([&] {
       recurrent::lstm_here<T, A>(
@@ -316,6 +329,7 @@ void lstm_vjp(
     In<T> weight,
     In<T> hidden,
     In<accum_t<T>> cell,
+    In<int32_t> cu_seqlens,
     In<T> hidden_out,
     In<accum_t<T>> cell_out,
     In<T> cotangent,
@@ -326,7 +340,7 @@ void lstm_vjp(
   using A = accum_t<T>;
   int64_t steps = x.dim(1);
   int64_t width = weight.dim(1);
-  auto begins = recurrent::begins(steps);
+  auto begins = recurrent::begins(cu_seqlens, steps);
   recurrent::Before<T> before{
       begins, width, hidden_out.data, hidden ? hidden.data : nullptr};
   recurrent::Before<A> cell_before{
@@ -335,6 +349,10 @@ void lstm_vjp(
   std::fill_n(grad_cell.data, grad_cell.size(), A(0));
   auto step = [&](int64_t b, int64_t t, const A* products, A* of_h, A* grad) {
     int64_t row = b * steps + t;
+    if (begins[t] == recurrent::Begin::outside) {
+      std::fill_n(grad_x.data + row * 4 * width, 4 * width, T(0));
+      return;
+    }
     const A* c = cell_before(b, t);
     mlxgen::multiversion([&] {
       recurrent::lstm_back_here<T, A>(
@@ -351,6 +369,9 @@ void lstm_vjp(
     });
     for (int64_t k = 0; k < 4 * width; ++k) {
       mlxgen::narrow(grad[k], grad_x[row * 4 * width + k]);
+    }
+    if (begins[t] == recurrent::Begin::zeros) {
+      std::fill_n(grad_cell.data + b * width, width, A(0));
     }
   };
   auto done = [&](int64_t b, const A* of_h) {
@@ -430,17 +451,27 @@ std::vector<accum_t<T>> widened(In<T> bias, int64_t width) {
 
 /** The hidden state after every step. */
 template <typename T>
-void gru(In<T> x, In<T> weight, In<T> bias, In<T> hidden, Out<T> out) {
+void gru(
+    In<T> x,
+    In<T> weight,
+    In<T> bias,
+    In<T> hidden,
+    In<int32_t> cu_seqlens,
+    Out<T> out) {
   using A = accum_t<T>;
   int64_t steps = x.dim(1);
   int64_t width = weight.dim(1);
-  auto begins = recurrent::begins(steps);
+  auto begins = recurrent::begins(cu_seqlens, steps);
   recurrent::Before<T> before{
       begins, width, out.data, hidden ? hidden.data : nullptr};
   auto of_n = recurrent::widened(bias, width);
   std::vector<T> none(width);
   auto step = [&](int64_t b, int64_t t, const A* products) {
     int64_t row = b * steps + t;
+    if (begins[t] == recurrent::Begin::outside) {
+      std::fill_n(out.data + row * width, width, T(0));
+      return;
+    }
     const T* h = before(b, t);
     mlxgen::multiversion([&] {
       recurrent::gru_here<T, A>(
@@ -464,6 +495,7 @@ void gru_vjp(
     In<T> weight,
     In<T> bias,
     In<T> hidden,
+    In<int32_t> cu_seqlens,
     In<T> states,
     In<T> cotangent,
     Out<T> grad_x,
@@ -472,13 +504,18 @@ void gru_vjp(
   using A = accum_t<T>;
   int64_t steps = x.dim(1);
   int64_t width = weight.dim(1);
-  auto begins = recurrent::begins(steps);
+  auto begins = recurrent::begins(cu_seqlens, steps);
   recurrent::Before<T> before{
       begins, width, states.data, hidden ? hidden.data : nullptr};
   auto of_n = recurrent::widened(bias, width);
   std::vector<T> none(width);
   auto step = [&](int64_t b, int64_t t, const A* products, A* of_h, A* grad) {
     int64_t row = b * steps + t;
+    if (begins[t] == recurrent::Begin::outside) {
+      std::fill_n(grad_x.data + row * 3 * width, 3 * width, T(0));
+      std::fill_n(grad_gated.data + row * width, width, T(0));
+      return;
+    }
     const T* h = before(b, t);
     std::vector<A> grad_n(width);
     mlxgen::multiversion([&] {
@@ -540,6 +577,7 @@ void step_weight_vjp(
     In<T> cotangent,
     In<T> states,
     In<T> first,
+    In<int32_t> cu_seqlens,
     int64_t rows,
     Out<T> out) {
   using A = accum_t<T>;
@@ -548,7 +586,7 @@ void step_weight_vjp(
   int64_t steps = cotangent.dim(1);
   int64_t all = cotangent.dim(2);
   int64_t width = states.dim(2);
-  auto begins = recurrent::begins(steps);
+  auto begins = recurrent::begins(cu_seqlens, steps);
   recurrent::Before<T> before{
       begins, width, states.data, first ? first.data : nullptr};
   int64_t inner = batch * steps;

@@ -11,6 +11,8 @@
 
 #include "mlx/mlx.h"
 #include "mlxgen/shapeless.h"
+#include "mlxops/kept.h"
+#include "mlxops/sequence_marks.h"
 
 namespace mlxops::recurrent {
 
@@ -20,13 +22,46 @@ namespace mx = mlx::core;
 struct Formula {
   mx::StreamOrDevice s;
   mx::Dtype wide; // in which it computes
+  std::optional<mx::array> marks; // of sequence_marks, (steps, 1)
 
-  /** `like` has the dtype of the results. */
-  Formula(const mx::array& like, mx::StreamOrDevice s)
-      : s(s), wide(like.dtype() == mx::float64 ? mx::float64 : mx::float32) {}
+  /** For the gates x. */
+  Formula(
+      const mx::array& x,
+      const std::optional<mx::array>& cu_seqlens,
+      mx::StreamOrDevice s)
+      : s(s), wide(x.dtype() == mx::float64 ? mx::float64 : mx::float32) {
+    if (cu_seqlens) {
+      marks = sequence_marks(*cu_seqlens, mx::stop_gradient(x, s), 1, false, s);
+    }
+  }
 
   mx::array widened(const mx::array& a) const {
     return mx::astype(a, wide, s);
+  }
+  /** An array of all steps, 0 for steps in no sequence. */
+  mx::array inside(const mx::array& a) const {
+    return marks ? kept(widened(a), mx::greater(*marks, mx::array(0), s), s)
+                 : widened(a);
+  }
+  /** An array of all steps, 0 for those with other marks. */
+  mx::array at_mark(int mark, const mx::array& a) const {
+    return kept(a, mx::equal(*marks, mx::array(mark), s), s);
+  }
+  /**
+   * An array of a step for the step before, 0 if they are in different
+   * sequences. Add it to the result for the first state, if it belongs there.
+   */
+  mx::array passed(const mx::array& a, int step, mx::array& of_first) const {
+    if (!marks) {
+      of_first = a;
+      return a;
+    }
+    auto mark = part(*marks, 0, step, step + 1);
+    auto is = [&](int n) {
+      return kept(a, mx::equal(mark, mx::array(n), s), s);
+    };
+    of_first = plus(of_first, is(2));
+    return is(1);
   }
   mx::array times(const mx::array& a, const mx::array& b) const {
     return mx::multiply(a, b, s);
@@ -76,7 +111,12 @@ struct Formula {
     auto first = initial ? widened(*initial)
                          : mx::zeros({all.shape(0), all.shape(2)}, wide, s);
     first = mx::expand_dims(first, 1, s);
-    return part(mx::concatenate({first, all}, 1, s), 1, 0, states.shape(1));
+    all = part(mx::concatenate({first, all}, 1, s), 1, 0, states.shape(1));
+    if (!marks) {
+      return all;
+    }
+    first = mx::broadcast_to(first, all.shape(), s);
+    return plus(at_mark(1, all), at_mark(2, first));
   }
   /** The products of states and the weight. */
   mx::array products(const mx::array& states, const mx::array& weight) const {
@@ -154,27 +194,28 @@ inline std::vector<mx::array> second_gradients_of_lstm(
     const mx::array& weight,
     const std::optional<mx::array>& hidden,
     const std::optional<mx::array>& cell,
+    const std::optional<mx::array>& cu_seqlens,
     const mx::array& hidden_out,
     const mx::array& cell_out,
     const mx::array& cotangent,
     const mx::array& cotangent_cell,
     const std::vector<mx::array>& cotangents,
     mx::StreamOrDevice s) {
-  recurrent::Formula on(x, s);
+  recurrent::Formula on(x, cu_seqlens, s);
   auto parts = [&](const std::vector<std::optional<mx::array>>& arrays) {
     const auto& w = *arrays[1];
     int width = w.shape(1);
     auto gates = on.plus(
-        on.widened(*arrays[0]),
+        on.inside(*arrays[0]),
         on.products(on.before(*arrays[4], arrays[2]), w));
     auto i = on.sigmoid(on.gate(gates, 0, width));
     auto f = on.sigmoid(on.gate(gates, 1, width));
     auto g = mx::tanh(on.gate(gates, 2, width), s);
     auto o = on.sigmoid(on.gate(gates, 3, width));
-    auto shown = mx::tanh(on.widened(*arrays[5]), s);
+    auto shown = mx::tanh(on.inside(*arrays[5]), s);
     auto c = on.before(*arrays[5], arrays[3]);
-    auto of_h = on.widened(*arrays[6]);
-    auto of_c = on.widened(*arrays[7]);
+    auto of_h = on.inside(*arrays[6]);
+    auto of_c = on.inside(*arrays[7]);
     // The factors of the gradients of c and h.
     auto factors = on.joined({
         on.times(g, on.slope(i)),
@@ -185,7 +226,7 @@ inline std::vector<mx::array> second_gradients_of_lstm(
     auto to_c = on.times(o, on.slope_of_tanh(shown));
     auto wide = on.widened(w);
     auto dh = mx::zeros({x.shape(0), width}, on.wide, s);
-    auto dc = dh;
+    auto dc = dh, of_hidden = dh, of_cell = dh;
     std::vector<mx::array> grads;
     for (int t = x.shape(1); t-- > 0;) {
       dh = on.plus(on.at(of_h, t), dh);
@@ -194,11 +235,13 @@ inline std::vector<mx::array> second_gradients_of_lstm(
           on.times(mx::tile(dc, {1, 3}, s), on.at(factors, t)),
           on.times(dh, on.at(factor_o, t)),
       }));
-      dc = on.times(dc, on.at(f, t));
-      dh = mx::matmul(grads.back(), wide, s);
+      dc = on.passed(on.times(dc, on.at(f, t)), t, of_cell);
+      dh = on.passed(mx::matmul(grads.back(), wide, s), t, of_hidden);
     }
     return std::vector<mx::array>{
-        on.over_time(grads, *arrays[0]), on.of_first(dh, arrays[2], x), dc};
+        on.over_time(grads, *arrays[0]),
+        on.of_first(of_hidden, arrays[2], x),
+        of_cell};
   };
   return recurrent::gradients_of(
       parts,
@@ -221,15 +264,16 @@ inline std::vector<mx::array> second_gradients_of_gru(
     const mx::array& weight,
     const std::optional<mx::array>& bias,
     const std::optional<mx::array>& hidden,
+    const std::optional<mx::array>& cu_seqlens,
     const mx::array& states,
     const mx::array& cotangent,
     const std::vector<mx::array>& cotangents,
     mx::StreamOrDevice s) {
-  recurrent::Formula on(x, s);
+  recurrent::Formula on(x, cu_seqlens, s);
   auto parts = [&](const std::vector<std::optional<mx::array>>& arrays) {
     const auto& w = *arrays[1];
     int width = w.shape(1);
-    auto inputs = on.widened(*arrays[0]);
+    auto inputs = on.inside(*arrays[0]);
     auto h = on.before(*arrays[4], arrays[3]);
     auto products = on.products(h, w);
     auto sum = [&](int n) {
@@ -243,7 +287,7 @@ inline std::vector<mx::array> second_gradients_of_gru(
     }
     auto n =
         mx::tanh(on.plus(on.gate(inputs, 2, width), on.times(r, gated)), s);
-    auto of_h = on.widened(*arrays[5]);
+    auto of_h = on.inside(*arrays[5]);
     // The factors of the gradient of h.
     auto of_n = on.times(on.rest(z), on.slope_of_tanh(n));
     auto of_gated = on.times(of_n, r);
@@ -252,12 +296,14 @@ inline std::vector<mx::array> second_gradients_of_gru(
     auto factors = on.joined({of_r, of_z, of_gated});
     auto wide = on.widened(w);
     auto dh = mx::zeros({x.shape(0), width}, on.wide, s);
+    auto of_hidden = dh;
     std::vector<mx::array> sums;
     for (int t = x.shape(1); t-- > 0;) {
       dh = on.plus(on.at(of_h, t), dh);
       sums.push_back(dh);
       auto grad = on.times(mx::tile(dh, {1, 3}, s), on.at(factors, t));
-      dh = on.plus(on.times(dh, on.at(z, t)), mx::matmul(grad, wide, s));
+      auto next = on.plus(on.times(dh, on.at(z, t)), mx::matmul(grad, wide, s));
+      dh = on.passed(next, t, of_hidden);
     }
     auto all = on.over_time(sums, of_h);
     auto grad_x = on.joined(
@@ -265,7 +311,7 @@ inline std::vector<mx::array> second_gradients_of_gru(
     return std::vector<mx::array>{
         mx::astype(grad_x, x.dtype(), s),
         mx::astype(on.times(all, of_gated), x.dtype(), s),
-        on.of_first(dh, arrays[3], x)};
+        on.of_first(of_hidden, arrays[3], x)};
   };
   return recurrent::gradients_of(
       parts,
