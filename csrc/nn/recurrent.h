@@ -568,13 +568,15 @@ MLXGEN_MULTIVERSION void outer_here(
 } // namespace recurrent
 
 /**
- * The gradient with respect to the first `rows` rows of a weight, from the
- * gradients with respect to its products with the states before every step.
- * `states` are those after every step; `first` is the state before all of them.
+ * The gradient with respect to a weight, from the gradients with respect to its
+ * products with the states before every step: the first `rows` of cotangent,
+ * and then all others. `states` are those after every step; `first` is the
+ * state before all of them.
  */
 template <typename T>
 void step_weight_vjp(
     In<T> cotangent,
+    In<T> others,
     In<T> states,
     In<T> first,
     In<int32_t> cu_seqlens,
@@ -584,7 +586,7 @@ void step_weight_vjp(
   constexpr int64_t most = product::block_rows;
   int64_t batch = cotangent.dim(0);
   int64_t steps = cotangent.dim(1);
-  int64_t all = cotangent.dim(2);
+  int64_t more = others ? others.dim(2) : 0;
   int64_t width = states.dim(2);
   auto begins = recurrent::begins(cu_seqlens, steps);
   recurrent::Before<T> before{
@@ -605,19 +607,21 @@ void step_weight_vjp(
       }
     }
   }
+  int64_t blocks = (rows + most - 1) / most;
   mlxgen::share(
-      (rows + most - 1) / most,
+      blocks + (more + most - 1) / most,
       most * inner * width,
       [&](int64_t begin, int64_t end) {
         std::vector<A> sums(inner == 1 ? 0 : most * width);
         for (int64_t i = begin; i < end; ++i) {
-          int64_t at = i * most;
-          int64_t count = std::min(most, rows - at);
-          T* to = out.data + at * width;
+          bool is_other = i >= blocks;
+          In<T> grads = is_other ? others : cotangent;
+          int64_t at = (is_other ? i - blocks : i) * most;
+          int64_t count = std::min(most, (is_other ? more : rows) - at);
+          T* to = out.data + (is_other ? rows + at : at) * width;
           if (inner == 1) {
             mlxgen::multiversion([&] {
-              recurrent::outer_here(
-                  count, width, cotangent.data + at, from, to);
+              recurrent::outer_here(count, width, grads.data + at, from, to);
             });
             continue;
           }
@@ -625,7 +629,7 @@ void step_weight_vjp(
               count,
               inner,
               width,
-              Matrix<T>{cotangent.data + at, 1, all},
+              Matrix<T>{grads.data + at, 1, grads.dim(2)},
               Matrix<T>{from, width},
               sums.data(),
               width);
