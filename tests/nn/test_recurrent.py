@@ -7,7 +7,7 @@ import pytest
 from mlx import nn
 from ops.accuracy import draw
 
-from mlxgen.testing import LAYOUTS, to_numpy
+from mlxgen.testing import LAYOUTS, metal_backend, to_numpy
 
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
 OPS = {"lstm": mlxops.nn.lstm, "gru": mlxops.nn.gru}
@@ -16,7 +16,7 @@ OPTIONAL = {"lstm": ("hidden", "cell"), "gru": ("bias", "hidden")}
 # cores; single steps.
 SIZES = [
     *[(2, 5, 8), (1, 3, 1), (7, 7, 33), (13, 2, 5), (1, 2, 70), (8, 6, 64), (2, 13, 3)],
-    *[(1, 1, 150), (2, 1, 9), (17, 1, 70)],
+    *[(1, 1, 50), (2, 1, 9), (9, 1, 20)],
 ]
 EMPTY = [(2, 0, 3), (0, 3, 3), (2, 3, 0)]
 
@@ -174,6 +174,8 @@ def test_step_by_step(op):
 @pytest.mark.parametrize("batch", [1, 2, 3, 6, 8, 25])
 def test_rows_and_steps_do_not_matter(op, units, batch):
     """On the CPU, each row has the same bits alone, and so has a single step with its gradient."""
+    if metal_backend() == "emulation":
+        pytest.skip("the kernels of the CPU do not run")
     arrays = inputs(op, mx.float32, (batch, 3, units))
     shared = {n: arrays[n] for n in ("weight", "bias") if n in arrays}
 
