@@ -12,6 +12,7 @@
 #include "mlxgen/loop.h"
 #include "mlxgen/simd_math.h"
 #include "mlxgen/threads.h"
+#include "sequences.h"
 #include "step_product.h"
 
 namespace mlxops::cpu {
@@ -28,61 +29,198 @@ A sigmoid(A x) {
   return (x < 0 ? e : A(1)) / (1 + e);
 }
 
-/**
- * The hidden states before every step, for `count` rows of a batch from `first`
- * on, and their products with a matrix, which are computed for several steps at
- * a time. Steps run from the last to the first.
- */
-template <typename T, typename A>
-class StatesBefore {
- public:
-  StatesBefore(
-      const StepProduct<A>& product,
-      In<T> states,
-      In<T> initial,
-      int64_t first,
-      int64_t count)
-      : product_(product),
-        steps_(states.dim(1)),
-        width_(states.dim(2)),
-        states_(states.data + first * steps_ * width_),
-        initial_(initial ? initial.data + first * width_ : nullptr),
-        none_(width_),
-        packed_(width_ * most),
-        products_(count * most * product.columns()) {}
+/** What a step begins with; `outside` is a step in no sequence. */
+enum class Begin : char { outside, previous, given, zeros };
 
-  const T* state(int64_t r, int64_t t) const {
-    return t > 0   ? states_ + (r * steps_ + t - 1) * width_
-        : initial_ ? initial_ + r * width_
-                   : none_.data();
+inline std::vector<Begin> begins(In<int32_t> cu_seqlens, int64_t steps) {
+  Sequences sequences{cu_seqlens, steps};
+  std::vector<Begin> result(steps);
+  for (int64_t t = 0; t < steps; ++t) {
+    Sequence own = sequences.of(t);
+    result[t] = !own.exists() ? Begin::outside
+        : t > own.first       ? Begin::previous
+        : own.index == 0      ? Begin::given
+                              : Begin::zeros;
   }
+  return result;
+}
 
-  const A* products(int64_t r, int64_t t) {
-    int64_t begin = t / most * most;
-    A* to = products_.data() + r * most * product_.columns();
-    if (t + 1 == steps_ || t + 1 == begin + most) {
-      for (int64_t i = begin; i <= t; ++i) {
-        const T* h = state(r, i);
-        for (int64_t k = 0; k < width_; ++k) {
-          packed_[k * most + i - begin] = mlxgen::widen(h[k]);
+/** The states before all steps, from those after them; null means zeros. */
+template <typename T>
+struct Before {
+  const std::vector<Begin>& begins;
+  int64_t width;
+  const T* states;
+  const T* initial; // can be null
+
+  int64_t steps() const {
+    return begins.size();
+  }
+  /** False if the states before step t are zeros. */
+  bool exist(int64_t t) const {
+    return begins[t] == Begin::previous ||
+        (begins[t] == Begin::given && initial != nullptr);
+  }
+  const T* operator()(int64_t row, int64_t t) const {
+    if (!exist(t)) {
+      return nullptr;
+    }
+    return begins[t] == Begin::given ? initial + row * width
+                                     : states + (row * steps() + t - 1) * width;
+  }
+};
+
+/** The operations of a gate outside of products, roughly. */
+constexpr int64_t gate_cost = 30;
+
+/**
+ * Call step(row, t, products) for all steps of all rows, in the order of time.
+ * `products` are those of the weight with the state before the step. `before`
+ * reads the results of earlier steps.
+ */
+template <typename A, typename T, typename Step>
+void forward(
+    const Before<T>& before,
+    Matrix<T> weight,
+    int64_t columns,
+    int64_t batch,
+    Step step) {
+  int64_t width = before.width;
+  int64_t steps = before.steps();
+  StepProduct<T, A> product(weight.transposed(), width, columns);
+  if (steps == 1) {
+    std::vector<A> products(batch * columns);
+    if (before.exist(0)) {
+      StepVectors<A> h(batch, width);
+      for (int64_t b = 0; b < batch; ++b) {
+        h.set(b, before(b, 0));
+      }
+      product.once(h, products.data());
+    }
+    mlxgen::share(batch, gate_cost * columns, [&](int64_t first, int64_t end) {
+      for (int64_t b = first; b < end; ++b) {
+        step(b, 0, products.data() + b * columns);
+      }
+    });
+    return;
+  }
+  product.pack();
+  share_rows(batch, steps * columns * width, [&](int64_t first, int64_t count) {
+    StepVectors<A> h(count, width);
+    std::vector<A> products(count * columns);
+    for (int64_t t = 0; t < steps; ++t) {
+      if (before.exist(t)) {
+        for (int64_t r = 0; r < count; ++r) {
+          h.set(r, before(first + r, t));
+        }
+        product(h, products.data());
+      } else {
+        std::fill(products.begin(), products.end(), A(0));
+      }
+      for (int64_t r = 0; r < count; ++r) {
+        step(first + r, t, products.data() + r * columns);
+      }
+    }
+  });
+}
+
+/**
+ * Call step(row, t, products, of_h, grad) for all steps of all rows, from the
+ * last one to the first. The step computes the gradients `grad` of the
+ * products; the gradient of its state is replaced by the part of that of the
+ * state before that does not pass through the products. A step in no sequence
+ * changes neither. Then call done(row, of_h) with the gradient of the first
+ * state.
+ */
+template <typename A, typename T, typename Step, typename Done>
+void backward(
+    const Before<T>& before,
+    Matrix<T> weight,
+    int64_t columns,
+    int64_t batch,
+    Step step,
+    Done done) {
+  int64_t width = before.width;
+  int64_t steps = before.steps();
+  StepProduct<T, A> again(weight.transposed(), width, columns);
+  StepProduct<T, A> product(weight, columns, width);
+  if (steps == 1) {
+    bool is_there = before.exist(0);
+    std::vector<A> products(batch * columns);
+    std::vector<A> of_h(batch * width), back(batch * width);
+    StepVectors<A> grads(batch, columns);
+    if (is_there) {
+      StepVectors<A> h(batch, width);
+      for (int64_t b = 0; b < batch; ++b) {
+        h.set(b, before(b, 0));
+      }
+      again.once(h, products.data());
+    }
+    mlxgen::share(batch, gate_cost * columns, [&](int64_t first, int64_t end) {
+      std::vector<A> grad(columns);
+      for (int64_t b = first; b < end; ++b) {
+        const A* of_gates = products.data() + b * columns;
+        step(b, 0, of_gates, of_h.data() + b * width, grad.data());
+        grads.set(b, grad.data());
+      }
+    });
+    if (is_there) {
+      product.once(grads, back.data());
+    }
+    for (int64_t i = 0; i < batch * width; ++i) {
+      of_h[i] = is_there ? of_h[i] + back[i] : A(0);
+    }
+    for (int64_t b = 0; b < batch; ++b) {
+      done(b, of_h.data() + b * width);
+    }
+    return;
+  }
+  again.pack();
+  product.pack();
+  int64_t cost = 2 * steps * columns * width;
+  share_rows(batch, cost, [&](int64_t first, int64_t count) {
+    // The gates of some steps are computed together, again.
+    int64_t most = std::max<int64_t>(2 * product::most_rows / count, 1);
+    std::vector<A> of_h(count * width), back(count * width), grad(columns);
+    std::vector<A> products(most * count * columns);
+    StepVectors<A> grads(count, columns);
+    auto of_step = [&](int64_t t, int64_t r) {
+      return products.data() + (t % most * count + r) * columns;
+    };
+    for (int64_t t = steps; t-- > 0;) {
+      if (t + 1 == steps || (t + 1) % most == 0) {
+        int64_t begin = t / most * most;
+        StepVectors<A> h((t + 1 - begin) * count, width);
+        for (int64_t i = begin; i <= t; ++i) {
+          for (int64_t r = 0; r < count; ++r) {
+            h.set((i - begin) * count + r, before(first + r, i));
+          }
+        }
+        again(h, products.data());
+        for (int64_t i = begin; i <= t; ++i) {
+          if (!before.exist(i)) {
+            std::fill_n(of_step(i, 0), count * columns, A(0));
+          }
         }
       }
-      product_(packed_.data(), t + 1 - begin, to, product_.columns());
+      for (int64_t r = 0; r < count; ++r) {
+        step(first + r, t, of_step(t, r), of_h.data() + r * width, grad.data());
+        grads.set(r, grad.data());
+      }
+      if (before.exist(t)) {
+        product(grads, back.data());
+        for (int64_t i = 0; i < count * width; ++i) {
+          of_h[i] += back[i];
+        }
+      } else if (before.begins[t] != Begin::outside) {
+        std::fill(of_h.begin(), of_h.end(), A(0));
+      }
     }
-    return to + (t - begin) * product_.columns();
-  }
-
- private:
-  static constexpr int64_t most = StepProduct<A>::most;
-  const StepProduct<A>& product_;
-  int64_t steps_;
-  int64_t width_;
-  const T* states_;
-  const T* initial_;
-  std::vector<T> none_;
-  std::vector<A> packed_;
-  std::vector<A> products_;
-};
+    for (int64_t r = 0; r < count; ++r) {
+      done(first + r, of_h.data() + r * width);
+    }
+  });
+}
 
 /** From the gates i, f, g and o: c = f c + i g and h = o tanh(c). */
 template <typename T, typename A>
@@ -90,16 +228,15 @@ MLXGEN_MULTIVERSION void lstm_here(
     int64_t width,
     const T* __restrict x,
     const A* __restrict product,
-    A* __restrict c,
+    const A* __restrict before,
     T* __restrict hidden,
     A* __restrict cell) {
   for (int64_t k = 0; k < width; ++k) {
     auto gate = [&](int64_t i) {
       return mlxgen::widen(x[i * width + k]) + product[i * width + k];
     };
-    A value = sigmoid(gate(1)) * c[k] +
+    A value = sigmoid(gate(1)) * before[k] +
         sigmoid(gate(0)) * mlxgen::math::tanh(gate(2));
-    c[k] = value;
     cell[k] = value;
     mlxgen::narrow(sigmoid(gate(3)) * mlxgen::math::tanh(value), hidden[k]);
   }
@@ -108,7 +245,7 @@ MLXGEN_MULTIVERSION void lstm_here(
 /**
  * A step of the gradient. `grad` is the gradient with respect to the gates;
  * of_h and of_c come from the next step, and of_c then passes to the previous
- * one.
+ * one. of_h passes only through the product.
  */
 template <typename T, typename A>
 MLXGEN_MULTIVERSION void lstm_back_here(
@@ -119,7 +256,7 @@ MLXGEN_MULTIVERSION void lstm_back_here(
     const A* __restrict cell,
     const T* __restrict grad_hidden,
     const A* __restrict grad_cell,
-    const A* __restrict of_h,
+    A* __restrict of_h,
     A* __restrict of_c,
     A* __restrict grad) {
   for (int64_t k = 0; k < width; ++k) {
@@ -138,6 +275,7 @@ MLXGEN_MULTIVERSION void lstm_back_here(
     grad[2 * width + k] = dc * i * (1 - g * g);
     grad[3 * width + k] = dh * shown * o * (1 - o);
     of_c[k] = dc * f;
+    of_h[k] = 0;
   }
 }
 
@@ -150,43 +288,38 @@ void lstm(
     In<T> weight,
     In<T> hidden,
     In<accum_t<T>> cell,
+    In<int32_t> cu_seqlens,
     Out<T> hidden_out,
     Out<accum_t<T>> cell_out) {
   using A = accum_t<T>;
   int64_t steps = x.dim(1);
   int64_t width = weight.dim(1);
+  auto begins = recurrent::begins(cu_seqlens, steps);
+  recurrent::Before<T> before{
+      begins, width, hidden_out.data, hidden ? hidden.data : nullptr};
+  recurrent::Before<A> cell_before{
+      begins, width, cell_out.data, cell ? cell.data : nullptr};
+  std::vector<A> none(width);
+  auto step = [&](int64_t b, int64_t t, const A* products) {
+    int64_t row = b * steps + t;
+    if (begins[t] == recurrent::Begin::outside) {
+      std::fill_n(hidden_out.data + row * width, width, T(0));
+      std::fill_n(cell_out.data + row * width, width, A(0));
+      return;
+    }
+    const A* c = cell_before(b, t);
+    mlxgen::multiversion([&] {
+      recurrent::lstm_here<T, A>(
+          width,
+          x.data + row * 4 * width,
+          products,
+          c != nullptr ? c : none.data(),
+          hidden_out.data + row * width,
+          cell_out.data + row * width);
+    });
+  };
   Matrix<T> matrix{weight.data, width};
-  StepProduct<A> product(matrix.transposed(), width, 4 * width);
-  constexpr int64_t most = StepProduct<A>::most;
-  product.share(x.dim(0), steps, [&](int64_t first, int64_t count) {
-    std::vector<A> h(width * most), c(width * count), gates(4 * width * count);
-    for (int64_t r = 0; r < count; ++r) {
-      for (int64_t k = 0; k < width; ++k) {
-        int64_t at = (first + r) * width + k;
-        h[k * most + r] = hidden ? mlxgen::widen(hidden[at]) : A(0);
-        c[r * width + k] = cell ? cell[at] : A(0);
-      }
-    }
-    for (int64_t t = 0; t < steps; ++t) {
-      product(h.data(), count, gates.data(), 4 * width);
-      for (int64_t r = 0; r < count; ++r) {
-        int64_t row = (first + r) * steps + t;
-        T* to = hidden_out.data + row * width;
-        mlxgen::multiversion([&] {
-          recurrent::lstm_here<T, A>(
-              width,
-              x.data + row * 4 * width,
-              gates.data() + r * 4 * width,
-              c.data() + r * width,
-              to,
-              cell_out.data + row * width);
-        });
-        for (int64_t k = 0; k < width; ++k) {
-          h[k * most + r] = mlxgen::widen(to[k]); // as it is stored
-        }
-      }
-    }
-  });
+  recurrent::forward<A>(before, matrix, 4 * width, x.dim(0), step);
 }
 
 /** Gradients of x and of the first states. */
@@ -196,6 +329,7 @@ void lstm_vjp(
     In<T> weight,
     In<T> hidden,
     In<accum_t<T>> cell,
+    In<int32_t> cu_seqlens,
     In<T> hidden_out,
     In<accum_t<T>> cell_out,
     In<T> cotangent,
@@ -206,47 +340,47 @@ void lstm_vjp(
   using A = accum_t<T>;
   int64_t steps = x.dim(1);
   int64_t width = weight.dim(1);
+  auto begins = recurrent::begins(cu_seqlens, steps);
+  recurrent::Before<T> before{
+      begins, width, hidden_out.data, hidden ? hidden.data : nullptr};
+  recurrent::Before<A> cell_before{
+      begins, width, cell_out.data, cell ? cell.data : nullptr};
+  std::vector<A> none(width);
+  std::fill_n(grad_cell.data, grad_cell.size(), A(0));
+  auto step = [&](int64_t b, int64_t t, const A* products, A* of_h, A* grad) {
+    int64_t row = b * steps + t;
+    if (begins[t] == recurrent::Begin::outside) {
+      std::fill_n(grad_x.data + row * 4 * width, 4 * width, T(0));
+      return;
+    }
+    const A* c = cell_before(b, t);
+    mlxgen::multiversion([&] {
+      recurrent::lstm_back_here<T, A>(
+          width,
+          x.data + row * 4 * width,
+          products,
+          c != nullptr ? c : none.data(),
+          cell_out.data + row * width,
+          cotangent.data + row * width,
+          cotangent_cell.data + row * width,
+          of_h,
+          grad_cell.data + b * width, // passes through the steps
+          grad);
+    });
+    for (int64_t k = 0; k < 4 * width; ++k) {
+      mlxgen::narrow(grad[k], grad_x[row * 4 * width + k]);
+    }
+    if (begins[t] == recurrent::Begin::zeros) {
+      std::fill_n(grad_cell.data + b * width, width, A(0));
+    }
+  };
+  auto done = [&](int64_t b, const A* of_h) {
+    for (int64_t k = 0; k < width; ++k) {
+      mlxgen::narrow(of_h[k], grad_hidden[b * width + k]);
+    }
+  };
   Matrix<T> matrix{weight.data, width};
-  StepProduct<A> again(matrix.transposed(), width, 4 * width);
-  StepProduct<A> product(matrix, 4 * width, width);
-  constexpr int64_t most = StepProduct<A>::most;
-  product.share(x.dim(0), steps, [&](int64_t first, int64_t count) {
-    std::vector<A> of_h(width * count), of_c(width * count), none(width);
-    std::vector<A> grad(4 * width), packed(4 * width * most);
-    recurrent::StatesBefore<T, A> before(
-        again, hidden_out, hidden, first, count);
-    for (int64_t t = steps; t-- > 0;) {
-      for (int64_t r = 0; r < count; ++r) {
-        int64_t row = (first + r) * steps + t;
-        const A* cell_before = t > 0 ? cell_out.data + (row - 1) * width
-            : cell                   ? cell.data + (first + r) * width
-                                     : none.data();
-        const A* products = before.products(r, t);
-        mlxgen::multiversion([&] {
-          recurrent::lstm_back_here<T, A>(
-              width,
-              x.data + row * 4 * width,
-              products,
-              cell_before,
-              cell_out.data + row * width,
-              cotangent.data + row * width,
-              cotangent_cell.data + row * width,
-              of_h.data() + r * width,
-              of_c.data() + r * width,
-              grad.data());
-        });
-        for (int64_t k = 0; k < 4 * width; ++k) {
-          packed[k * most + r] = grad[k];
-          mlxgen::narrow(grad[k], grad_x[row * 4 * width + k]);
-        }
-      }
-      product(packed.data(), count, of_h.data(), width);
-    }
-    for (int64_t k = 0; k < count * width; ++k) {
-      mlxgen::narrow(of_h[k], grad_hidden[first * width + k]);
-      grad_cell[first * width + k] = of_c[k];
-    }
-  });
+  recurrent::backward<A>(before, matrix, 4 * width, x.dim(0), step, done);
 }
 
 namespace recurrent {
@@ -259,14 +393,14 @@ MLXGEN_MULTIVERSION void gru_here(
     const T* __restrict x,
     const A* __restrict product,
     const A* __restrict bias,
-    const A* __restrict before,
+    const T* __restrict before,
     T* __restrict hidden) {
   for (int64_t k = 0; k < width; ++k) {
     auto input = [&](int64_t i) { return mlxgen::widen(x[i * width + k]); };
     A r = sigmoid(input(0) + product[k]);
     A z = sigmoid(input(1) + product[width + k]);
     A n = mlxgen::math::tanh(input(2) + r * (product[2 * width + k] + bias[k]));
-    mlxgen::narrow((1 - z) * n + z * before[k], hidden[k]);
+    mlxgen::narrow((1 - z) * n + z * mlxgen::widen(before[k]), hidden[k]);
   }
 }
 
@@ -303,12 +437,12 @@ MLXGEN_MULTIVERSION void gru_back_here(
   }
 }
 
-/** An array widened to the computing type; zeros for an absent array. */
+/** A bias in the computing type; zeros by default. */
 template <typename T>
-std::vector<accum_t<T>> widened(In<T> x, int64_t first, int64_t count) {
-  std::vector<accum_t<T>> to(count);
-  for (int64_t i = 0; x && i < count; ++i) {
-    to[i] = mlxgen::widen(x[first + i]);
+std::vector<accum_t<T>> widened(In<T> bias, int64_t width) {
+  std::vector<accum_t<T>> to(width);
+  for (int64_t i = 0; bias && i < width; ++i) {
+    to[i] = mlxgen::widen(bias[i]);
   }
   return to;
 }
@@ -317,42 +451,40 @@ std::vector<accum_t<T>> widened(In<T> x, int64_t first, int64_t count) {
 
 /** The hidden state after every step. */
 template <typename T>
-void gru(In<T> x, In<T> weight, In<T> bias, In<T> hidden, Out<T> out) {
+void gru(
+    In<T> x,
+    In<T> weight,
+    In<T> bias,
+    In<T> hidden,
+    In<int32_t> cu_seqlens,
+    Out<T> out) {
   using A = accum_t<T>;
   int64_t steps = x.dim(1);
   int64_t width = weight.dim(1);
-  Matrix<T> matrix{weight.data, width};
-  StepProduct<A> product(matrix.transposed(), width, 3 * width);
-  constexpr int64_t most = StepProduct<A>::most;
-  auto of_n = recurrent::widened(bias, 0, width);
-  product.share(x.dim(0), steps, [&](int64_t first, int64_t count) {
-    auto h = recurrent::widened(hidden, first * width, count * width);
-    std::vector<A> packed(width * most), products(3 * width * count);
-    for (int64_t t = 0; t < steps; ++t) {
-      for (int64_t r = 0; r < count; ++r) {
-        for (int64_t k = 0; k < width; ++k) {
-          packed[k * most + r] = h[r * width + k];
-        }
-      }
-      product(packed.data(), count, products.data(), 3 * width);
-      for (int64_t r = 0; r < count; ++r) {
-        int64_t row = (first + r) * steps + t;
-        T* to = out.data + row * width;
-        mlxgen::multiversion([&] {
-          recurrent::gru_here<T, A>(
-              width,
-              x.data + row * 3 * width,
-              products.data() + r * 3 * width,
-              of_n.data(),
-              h.data() + r * width,
-              to);
-        });
-        for (int64_t k = 0; k < width; ++k) {
-          h[r * width + k] = mlxgen::widen(to[k]); // as it is stored
-        }
-      }
+  auto begins = recurrent::begins(cu_seqlens, steps);
+  recurrent::Before<T> before{
+      begins, width, out.data, hidden ? hidden.data : nullptr};
+  auto of_n = recurrent::widened(bias, width);
+  std::vector<T> none(width);
+  auto step = [&](int64_t b, int64_t t, const A* products) {
+    int64_t row = b * steps + t;
+    if (begins[t] == recurrent::Begin::outside) {
+      std::fill_n(out.data + row * width, width, T(0));
+      return;
     }
-  });
+    const T* h = before(b, t);
+    mlxgen::multiversion([&] {
+      recurrent::gru_here<T, A>(
+          width,
+          x.data + row * 3 * width,
+          products,
+          of_n.data(),
+          h != nullptr ? h : none.data(),
+          out.data + row * width);
+    });
+  };
+  Matrix<T> matrix{weight.data, width};
+  recurrent::forward<A>(before, matrix, 3 * width, x.dim(0), step);
 }
 
 /** Gradients with respect to x, by n's product with its bias, and by the first
@@ -363,6 +495,7 @@ void gru_vjp(
     In<T> weight,
     In<T> bias,
     In<T> hidden,
+    In<int32_t> cu_seqlens,
     In<T> states,
     In<T> cotangent,
     Out<T> grad_x,
@@ -371,100 +504,137 @@ void gru_vjp(
   using A = accum_t<T>;
   int64_t steps = x.dim(1);
   int64_t width = weight.dim(1);
+  auto begins = recurrent::begins(cu_seqlens, steps);
+  recurrent::Before<T> before{
+      begins, width, states.data, hidden ? hidden.data : nullptr};
+  auto of_n = recurrent::widened(bias, width);
+  std::vector<T> none(width);
+  auto step = [&](int64_t b, int64_t t, const A* products, A* of_h, A* grad) {
+    int64_t row = b * steps + t;
+    if (begins[t] == recurrent::Begin::outside) {
+      std::fill_n(grad_x.data + row * 3 * width, 3 * width, T(0));
+      std::fill_n(grad_gated.data + row * width, width, T(0));
+      return;
+    }
+    const T* h = before(b, t);
+    std::vector<A> grad_n(width);
+    mlxgen::multiversion([&] {
+      recurrent::gru_back_here<T, A>(
+          width,
+          x.data + row * 3 * width,
+          products,
+          of_n.data(),
+          h != nullptr ? h : none.data(),
+          cotangent.data + row * width,
+          of_h,
+          grad,
+          grad_n.data());
+    });
+    for (int64_t k = 0; k < width; ++k) {
+      T* to = grad_x.data + row * 3 * width + k;
+      mlxgen::narrow(grad[k], to[0]);
+      mlxgen::narrow(grad[width + k], to[width]);
+      mlxgen::narrow(grad_n[k], to[2 * width]);
+      mlxgen::narrow(grad[2 * width + k], grad_gated[row * width + k]);
+    }
+  };
+  auto done = [&](int64_t b, const A* of_h) {
+    for (int64_t k = 0; k < width; ++k) {
+      mlxgen::narrow(of_h[k], grad_hidden[b * width + k]);
+    }
+  };
   Matrix<T> matrix{weight.data, width};
-  StepProduct<A> again(matrix.transposed(), width, 3 * width);
-  StepProduct<A> product(matrix, 3 * width, width);
-  constexpr int64_t most = StepProduct<A>::most;
-  auto of_n = recurrent::widened(bias, 0, width);
-  product.share(x.dim(0), steps, [&](int64_t first, int64_t count) {
-    std::vector<A> of_h(width * count), back(width * count);
-    std::vector<A> grad(3 * width), grad_n(width), packed(3 * width * most);
-    recurrent::StatesBefore<T, A> before(again, states, hidden, first, count);
-    for (int64_t t = steps; t-- > 0;) {
-      for (int64_t r = 0; r < count; ++r) {
-        int64_t row = (first + r) * steps + t;
-        const A* products = before.products(r, t);
-        mlxgen::multiversion([&] {
-          recurrent::gru_back_here<T, A>(
-              width,
-              x.data + row * 3 * width,
-              products,
-              of_n.data(),
-              before.state(r, t),
-              cotangent.data + row * width,
-              of_h.data() + r * width,
-              grad.data(),
-              grad_n.data());
-        });
-        for (int64_t k = 0; k < width; ++k) {
-          T* to = grad_x.data + row * 3 * width + k;
-          mlxgen::narrow(grad[k], to[0]);
-          mlxgen::narrow(grad[width + k], to[width]);
-          mlxgen::narrow(grad_n[k], to[2 * width]);
-          mlxgen::narrow(grad[2 * width + k], grad_gated[row * width + k]);
-        }
-        for (int64_t k = 0; k < 3 * width; ++k) {
-          packed[k * most + r] = grad[k];
-        }
-      }
-      product(packed.data(), count, back.data(), width);
-      for (int64_t i = 0; i < count * width; ++i) {
-        of_h[i] += back[i];
-      }
-    }
-    for (int64_t i = 0; i < count * width; ++i) {
-      mlxgen::narrow(of_h[i], grad_hidden[first * width + i]);
-    }
-  });
+  recurrent::backward<A>(before, matrix, 3 * width, x.dim(0), step, done);
 }
 
+namespace recurrent {
+
+/** The outer product of two vectors. */
+template <typename T>
+MLXGEN_MULTIVERSION void outer_here(
+    int64_t rows,
+    int64_t columns,
+    const T* __restrict a,
+    const T* __restrict b,
+    T* __restrict to) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      mlxgen::narrow(
+          mlxgen::widen(a[i]) * mlxgen::widen(b[j]), to[i * columns + j]);
+    }
+  }
+}
+
+} // namespace recurrent
+
 /**
- * The gradient with respect to the first `rows` rows of a weight, from the
- * gradients with respect to its products with the states before every step.
- * `states` are those after every step; `first` is the state before all of them.
+ * The gradient with respect to a weight, from the gradients with respect to its
+ * products with the states before every step: the first `rows` of cotangent,
+ * and then all others. `states` are those after every step; `first` is the
+ * state before all of them.
  */
 template <typename T>
 void step_weight_vjp(
     In<T> cotangent,
+    In<T> others,
     In<T> states,
     In<T> first,
+    In<int32_t> cu_seqlens,
     int64_t rows,
     Out<T> out) {
   using A = accum_t<T>;
   constexpr int64_t most = product::block_rows;
   int64_t batch = cotangent.dim(0);
   int64_t steps = cotangent.dim(1);
-  int64_t all = cotangent.dim(2);
+  int64_t more = others ? others.dim(2) : 0;
   int64_t width = states.dim(2);
+  auto begins = recurrent::begins(cu_seqlens, steps);
+  recurrent::Before<T> before{
+      begins, width, states.data, first ? first.data : nullptr};
+  int64_t inner = batch * steps;
+  if (steps == 0 || (steps == 1 && !before.exist(0))) {
+    std::fill_n(out.data, out.size(), T(0));
+    return;
+  }
+  std::vector<T> copies; // the states before all steps
+  const T* from = before(0, 0);
+  if (steps > 1) {
+    copies.resize(inner * width);
+    from = copies.data();
+    for (int64_t i = 0; i < inner; ++i) {
+      if (const T* state = before(i / steps, i % steps)) {
+        std::copy_n(state, width, copies.data() + i * width);
+      }
+    }
+  }
+  int64_t blocks = (rows + most - 1) / most;
   mlxgen::share(
-      (rows + most - 1) / most,
-      most * batch * steps * width,
+      blocks + (more + most - 1) / most,
+      most * inner * width,
       [&](int64_t begin, int64_t end) {
-        std::vector<A> sums(most * width);
+        std::vector<A> sums(inner == 1 ? 0 : most * width);
         for (int64_t i = begin; i < end; ++i) {
-          int64_t at = i * most;
-          int64_t count = std::min(most, rows - at);
+          bool is_other = i >= blocks;
+          In<T> grads = is_other ? others : cotangent;
+          int64_t at = (is_other ? i - blocks : i) * most;
+          int64_t count = std::min(most, (is_other ? more : rows) - at);
+          T* to = out.data + (is_other ? rows + at : at) * width;
+          if (inner == 1) {
+            mlxgen::multiversion([&] {
+              recurrent::outer_here(count, width, grads.data + at, from, to);
+            });
+            continue;
+          }
           multiply(
               count,
-              first && steps > 0 ? batch : 0,
+              inner,
               width,
-              Matrix<T>{cotangent.data + at, 1, steps * all},
-              Matrix<T>{first.data, width},
+              Matrix<T>{grads.data + at, 1, grads.dim(2)},
+              Matrix<T>{from, width},
               sums.data(),
               width);
-          for (int64_t b = 0; steps > 1 && b < batch; ++b) {
-            multiply(
-                count,
-                steps - 1,
-                width,
-                Matrix<T>{cotangent.data + (b * steps + 1) * all + at, 1, all},
-                Matrix<T>{states.data + b * steps * width, width},
-                sums.data(),
-                width,
-                true);
-          }
           for (int64_t j = 0; j < count * width; ++j) {
-            mlxgen::narrow(sums[j], out[at * width + j]);
+            mlxgen::narrow(sums[j], to[j]);
           }
         }
       });

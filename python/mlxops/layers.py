@@ -90,7 +90,9 @@ class _Recurrent(mlx.nn.Module):
         """Return a single layer."""
         raise NotImplementedError
 
-    def _steps(self, x: mx.array, states: Sequence[mx.array | None]) -> _Sequences:
+    def _steps(
+        self, x: mx.array, states: Sequence[mx.array | None], cu_seqlens: mx.array | None
+    ) -> _Sequences:
         """Compute a single layer for x, ``(B, L, D)``, and states, ``(B, H)``."""
         raise NotImplementedError
 
@@ -101,7 +103,11 @@ class _Recurrent(mlx.nn.Module):
         )
 
     def _sequences(
-        self, x: mx.array, names: Sequence[str], states: Sequence[mx.array | None]
+        self,
+        x: mx.array,
+        names: Sequence[str],
+        states: Sequence[mx.array | None],
+        cu_seqlens: mx.array | None = None,
     ) -> tuple[_Sequences, list[_Sequences]]:
         """Return the results of the last layer, and those of each layer and direction.
 
@@ -110,8 +116,10 @@ class _Recurrent(mlx.nn.Module):
         """
         self._check(x, names, states)
         if not self._is_stack:
-            results = self._batched(x, states)
+            results = self._batched(x, states, cu_seqlens)
             return results, [results]
+        # The starts in the backward direction.
+        turned_starts = None if cu_seqlens is None else x.shape[-2] - cu_seqlens[::-1]
         last: _Sequences = ()
         every: list[_Sequences] = []
         for n, layer in enumerate(self.layers):
@@ -124,6 +132,7 @@ class _Recurrent(mlx.nn.Module):
                 results = one._batched(
                     x[..., ::-1, :] if backward else x,
                     [None if state is None else state[at] for state in states],
+                    turned_starts if backward else cu_seqlens,
                 )
                 every.append(results)
                 turned.append(
@@ -162,17 +171,19 @@ class _Recurrent(mlx.nn.Module):
                     f"not {state.shape}."
                 )
 
-    def _batched(self, x: mx.array, states: Sequence[mx.array | None]) -> _Sequences:
+    def _batched(
+        self, x: mx.array, states: Sequence[mx.array | None], cu_seqlens: mx.array | None
+    ) -> _Sequences:
         """Compute a single layer for x, ``(..., L, D)``, and states, ``(..., H)``."""
         batch = x.shape[:-2]
         if len(batch) == 1:
-            return self._steps(x, states)
+            return self._steps(x, states, cu_seqlens)
         if not batch:
-            rows = self._steps(x[None], [None if s is None else s[None] for s in states])
+            alone = [None if s is None else s[None] for s in states]
+            rows = self._steps(x[None], alone, cu_seqlens)
             return tuple(a.squeeze(0) for a in rows)
-        rows = self._steps(
-            x.flatten(0, -3), [None if s is None else s.flatten(0, -2) for s in states]
-        )
+        flat = [None if s is None else s.flatten(0, -2) for s in states]
+        rows = self._steps(x.flatten(0, -3), flat, cu_seqlens)
         return tuple(mx.unflatten(a, 0, batch) for a in rows)
 
 
@@ -207,7 +218,12 @@ class LSTM(_Recurrent):
         super().__init__(input_size, hidden_size, bias, num_layers, bidirectional)
 
     def __call__(
-        self, x: mx.array, hidden: mx.array | None = None, cell: mx.array | None = None
+        self,
+        x: mx.array,
+        hidden: mx.array | None = None,
+        cell: mx.array | None = None,
+        *,
+        cu_seqlens: mx.array | None = None,
     ) -> tuple[mx.array, mx.array]:
         """Return the hidden and the cell states of the last layer after every step.
 
@@ -217,11 +233,14 @@ class LSTM(_Recurrent):
                 both directions it is ``(num_layers * directions, ..., H)``, each layer's forward
                 direction before the backward one.
             cell: The first cell state, of the same shape.
+            cu_seqlens: The starts of packed sequences and the end of the last one, for all rows.
+                The first state is that of the first sequence, and in the backward direction that of
+                the last one.
 
         Returns:
             Two arrays, ``(..., L, directions * H)``.
         """
-        (y, cells), _ = self._sequences(x, ("hidden", "cell"), (hidden, cell))
+        (y, cells), _ = self._sequences(x, ("hidden", "cell"), (hidden, cell), cu_seqlens)
         return y, cells
 
     def with_state(
@@ -242,8 +261,10 @@ class LSTM(_Recurrent):
     def _layer(self, input_size: int) -> LSTM:
         return LSTM(input_size, self.hidden_size, self.has_bias)
 
-    def _steps(self, x: mx.array, states: Sequence[mx.array | None]) -> _Sequences:
-        return nn.lstm(_project(x, self.Wx, self.bias), self.Wh, *states)
+    def _steps(
+        self, x: mx.array, states: Sequence[mx.array | None], cu_seqlens: mx.array | None
+    ) -> _Sequences:
+        return nn.lstm(_project(x, self.Wx, self.bias), self.Wh, *states, cu_seqlens)
 
 
 class GRU(_Recurrent):
@@ -275,7 +296,13 @@ class GRU(_Recurrent):
     ) -> None:
         super().__init__(input_size, hidden_size, bias, num_layers, bidirectional)
 
-    def __call__(self, x: mx.array, hidden: mx.array | None = None) -> mx.array:
+    def __call__(
+        self,
+        x: mx.array,
+        hidden: mx.array | None = None,
+        *,
+        cu_seqlens: mx.array | None = None,
+    ) -> mx.array:
         """Return the hidden states of the last layer after every step.
 
         Args:
@@ -283,11 +310,14 @@ class GRU(_Recurrent):
             hidden: The first hidden state, ``(..., H)``, zeros by default. With several layers or
                 both directions it is ``(num_layers * directions, ..., H)``, each layer's forward
                 direction before the backward one.
+            cu_seqlens: The starts of packed sequences and the end of the last one, for all rows.
+                The first state is that of the first sequence, and in the backward direction that of
+                the last one.
 
         Returns:
             Hidden states, ``(..., L, directions * H)``.
         """
-        (y,), _ = self._sequences(x, ("hidden",), (hidden,))
+        (y,), _ = self._sequences(x, ("hidden",), (hidden,), cu_seqlens)
         return y
 
     def with_state(self, x: mx.array, hidden: mx.array | None = None) -> tuple[mx.array, mx.array]:
@@ -306,8 +336,11 @@ class GRU(_Recurrent):
     def _layer(self, input_size: int) -> GRU:
         return GRU(input_size, self.hidden_size, self.has_bias)
 
-    def _steps(self, x: mx.array, states: Sequence[mx.array | None]) -> _Sequences:
-        return (nn.gru(_project(x, self.Wx, self.b), self.Wh, self.bhn, *states),)
+    def _steps(
+        self, x: mx.array, states: Sequence[mx.array | None], cu_seqlens: mx.array | None
+    ) -> _Sequences:
+        inputs = _project(x, self.Wx, self.b)
+        return (nn.gru(inputs, self.Wh, self.bhn, *states, cu_seqlens),)
 
 
 class RMSNormResidual(mlx.nn.Module):

@@ -1,5 +1,7 @@
 """mlxops.layers against mlx.nn's layers, and against loops over time in NumPy, in float64."""
 
+from itertools import pairwise
+
 import mlx.core as mx
 import mlx.nn
 import mlxops.nn
@@ -145,6 +147,23 @@ def test_states_continue(kind, num_layers):
             np.testing.assert_allclose(got, wanted, 1e-6, 1e-6)
         for state in layer.with_state(x[..., :0, :])[1:]:
             assert state.shape == last[0].shape and not state.any()
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_packed(kind, bidirectional):
+    """Each sequence has the results that it has alone, in both directions."""
+    layer = LAYERS[kind](3, 4, num_layers=2, bidirectional=bidirectional)
+    x, starts = draw(mx.float32, (2, 9, 3), -1, 1)[0], [1, 4, 5, 8]
+    for rows in (x, x[0], x[None]):
+        packed = layer(rows, cu_seqlens=mx.array(starts))
+        for got, shape in zip(results(packed), results(layer(rows)), strict=True):
+            assert got.shape == shape.shape
+            assert not got[..., [0, 8], :].any()
+        for first, end in pairwise(starts):
+            alone = results(layer(rows[..., first:end, :]))
+            for got, wanted in zip(results(packed), alone, strict=True):
+                np.testing.assert_allclose(got[..., first:end, :], wanted, 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

@@ -67,6 +67,18 @@ def recurrence(a, b, state=None, cu_seqlens=None):
     return h, mx.zeros((2, *a.shape[2:]), h.dtype)
 
 
+def lstm(x, weight, state=None, cu_seqlens=None):
+    """The states after all steps; there is no second result."""
+    first = (None, None) if state is None else (state, 2 * state)
+    states = mlxops.nn.lstm(x, weight, *first, cu_seqlens=cu_seqlens)
+    return mx.concatenate([a.astype(x.dtype) for a in states], -1), mx.zeros((2,), x.dtype)
+
+
+def gru(x, weight, bias, state=None, cu_seqlens=None):
+    h = mlxops.nn.gru(x, weight, bias, state, cu_seqlens)
+    return h, mx.zeros((2,), h.dtype)
+
+
 DELTA = {"q": (1, 5), "k": (1, 5), "v": (2, 3), "beta": (2,)}
 WKV = {name: (2, 5) for name in ("r", "w", "k", "v")}
 ATTENTION = {"q": (2, 5), "k": (2, 5), "v": (2, 3)}
@@ -156,6 +168,26 @@ CASES = {
         twice=True,
         regroups=True,
         shapeless=False,
+    ),
+    "lstm": Case(
+        lstm,
+        (5,),
+        {"x": (20,)},
+        {"weight": (20, 5)},
+        wide=(),
+        twice=True,
+        shapeless_gradients=False,
+        has_last=False,
+    ),
+    "gru": Case(
+        gru,
+        (5,),
+        {"x": (15,)},
+        {"weight": (15, 5), "bias": (5,)},
+        wide=(),
+        twice=True,
+        shapeless_gradients=False,
+        has_last=False,
     ),
 }
 TWICE = {name: case for name, case in CASES.items() if case.twice}

@@ -7,14 +7,17 @@ import pytest
 from mlx import nn
 from ops.accuracy import draw
 
-from mlxgen.testing import LAYOUTS, to_numpy
+from mlxgen.testing import LAYOUTS, metal_backend, to_numpy
 
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-23, mx.float64: 2**-52}
 OPS = {"lstm": mlxops.nn.lstm, "gru": mlxops.nn.gru}
 OPTIONAL = {"lstm": ("hidden", "cell"), "gru": ("bias", "hidden")}
 # Batch, time, units: with and without remainders of vectors, rows and simdgroups; for several
-# cores.
-SIZES = [(2, 5, 8), (1, 3, 1), (7, 7, 33), (13, 2, 5), (1, 2, 70), (8, 6, 64), (2, 13, 3)]
+# cores; single steps.
+SIZES = [
+    *[(2, 5, 8), (1, 3, 1), (7, 7, 33), (13, 2, 5), (1, 2, 70), (8, 6, 64), (2, 13, 3)],
+    *[(1, 1, 50), (2, 1, 9), (9, 1, 20)],
+]
 EMPTY = [(2, 0, 3), (0, 3, 3), (2, 3, 0)]
 
 
@@ -167,6 +170,41 @@ def test_step_by_step(op):
 
 
 @pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("units", [5, 130])
+@pytest.mark.parametrize("batch", [1, 2, 3, 6, 8, 25])
+def test_rows_and_steps_do_not_matter(op, units, batch):
+    """On the CPU, each row has the same bits alone, and so has a single step with its gradient."""
+    if metal_backend() == "emulation":
+        pytest.skip("the kernels of the CPU do not run")
+    arrays = inputs(op, mx.float32, (batch, 3, units))
+    shared = {n: arrays[n] for n in ("weight", "bias") if n in arrays}
+
+    def run_and_grads(arrays):
+        def loss(*values):
+            outs = run(op, **dict(zip(arrays, values, strict=True)))
+            return sum((out * (1 + out)).sum() for out in outs)
+
+        with mx.stream(mx.cpu):
+            grads = mx.grad(loss, tuple(range(len(arrays))))(*arrays.values())
+            return run(op, **arrays), dict(zip(arrays, grads, strict=True))
+
+    results, grads = run_and_grads(arrays)
+    for r in {0, batch - 1}:
+        row = {n: a if n in shared else a[r : r + 1] for n, a in arrays.items()}
+        got, got_grads = run_and_grads(row)
+        for g, w in zip(got, results, strict=True):
+            np.testing.assert_array_equal(g[0], w[r])
+        for name in arrays.keys() - shared:
+            np.testing.assert_array_equal(got_grads[name][0], grads[name][r])
+    # The last step alone continues the states after the second one, and its gradient is known.
+    states = dict(zip(("hidden", "cell"), (out[:, 1] for out in results), strict=False))
+    got, got_grads = run_and_grads({**arrays, **states, "x": arrays["x"][:, 2:]})
+    for g, w in zip(got, results, strict=True):
+        np.testing.assert_array_equal(g[:, 0], w[:, 2])
+    np.testing.assert_array_equal(got_grads["x"][:, 0], grads["x"][:, 2])
+
+
+@pytest.mark.parametrize("op", OPS)
 def test_saturated_gates(op):
     """Gates beyond the range of exp, and a NaN that stays in its row of the batch."""
     arrays = inputs(op, mx.float32, (3, 3, 4))
@@ -191,16 +229,121 @@ def test_vmap(op):
         close(g, mx.stack(w))
 
 
+def weighted(arrays):
+    """Return a sum whose derivatives of every order depend on all elements."""
+    weights = [mx.sin(mx.arange(a.size) + 1).reshape(a.shape).astype(a.dtype) for a in arrays]
+    return sum((w * a * (1 + 0.1 * a)).sum() for w, a in zip(weights, arrays, strict=True))
+
+
+def derivative(op, fn, arrays, order):
+    """Return the gradients of a gradient penalty (order 2), or of a penalty of its gradient."""
+    every = tuple(range(len(arrays)))
+
+    def loss(*values):
+        return weighted(fn(op, **dict(zip(arrays, values, strict=True))))
+
+    def penalty(loss):
+        return lambda *values: weighted(mx.grad(loss, every)(*values))
+
+    for _ in range(order - 1):
+        loss = penalty(loss)
+    return dict(zip(arrays, mx.grad(loss, every)(*arrays.values()), strict=True))
+
+
+def wide_composition(op, arrays, order):
+    with mx.stream(mx.cpu):
+        wide = {n: a.astype(mx.float64) for n, a in arrays.items()}
+        return derivative(op, composition, wide, order)
+
+
 @pytest.mark.parametrize("op", OPS)
-def test_second_derivative_is_an_error(op):
-    arrays = inputs(op, mx.float32, (1, 3, 4))
+@pytest.mark.parametrize(
+    ("size", "order"), [((2, 4, 3), 2), ((1, 1, 5), 2), ((2, 3, 2), 3), *((s, 2) for s in EMPTY)]
+)
+def test_further_derivatives(dtype, op, size, order):
+    for arrays in given(op, inputs(op, dtype, size)):
+        wanted = wide_composition(op, arrays, order)
+        for name, g in derivative(op, run, arrays, order).items():
+            assert g.dtype == arrays[name].dtype
+            # The first derivatives, from which this one follows, are rounded to the dtype.
+            close(g, wanted[name], 100 * EPSILON[dtype] / EPSILON[g.dtype])
 
-    def loss(x):
-        g = mx.grad(lambda x: run(op, **(arrays | {"x": x}))[0].sum())(x)
-        return (g * g).sum()
 
-    with pytest.raises(ValueError, match=f"{op}_vjp"):
-        mx.grad(loss)(arrays["x"])
+@pytest.mark.parametrize("op", OPS)
+def test_hessian_vector_products(op):
+    """They are finite differences of the gradient, in float64."""
+    arrays = inputs(op, mx.float64, (2, 3, 3))
+    with mx.stream(mx.cpu):
+        directions = [
+            draw(mx.float64, a.shape, -1, 1, seed=50 + i)[0] for i, a in enumerate(arrays.values())
+        ]
+
+        def gradient(*values):
+            every = tuple(range(len(values)))
+            return mx.grad(
+                lambda *v: weighted(run(op, **dict(zip(arrays, v, strict=True)))), every
+            )(*values)
+
+        def along(*values):
+            return sum((g * d).sum() for g, d in zip(gradient(*values), directions, strict=True))
+
+        got = mx.grad(along, tuple(range(len(arrays))))(*arrays.values())
+        step = 1e-5
+        ahead, back = (
+            gradient(
+                *(a + sign * step * d for a, d in zip(arrays.values(), directions, strict=True))
+            )
+            for sign in (1, -1)
+        )
+        for g, a, b in zip(got, ahead, back, strict=True):
+            np.testing.assert_allclose(g, (a - b) / (2 * step), 1e-6, 1e-7)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("size", [(2, 4, 3), (1, 1, 5)], ids=str)
+def test_jvp(dtype, op, size):
+    for arrays in given(op, inputs(op, dtype, size)):
+        tangents = [
+            draw(a.dtype, a.shape, -1, 1, seed=60 + i)[0] for i, a in enumerate(arrays.values())
+        ]
+
+        def tangent(fn, values, tangents, names=tuple(arrays)):
+            return mx.jvp(lambda *v: fn(op, **dict(zip(names, v, strict=True))), values, tangents)[
+                1
+            ]
+
+        got = tangent(run, list(arrays.values()), tangents)
+        with mx.stream(mx.cpu):
+            wide = [[a.astype(mx.float64) for a in x] for x in (arrays.values(), tangents)]
+            wanted = tangent(composition, *wide)
+        for g, w in zip(got, wanted, strict=True):
+            close(g, w, 50 * EPSILON[dtype] / EPSILON[g.dtype])
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_second_derivatives_under_transformations(op):
+    both = [inputs(op, mx.float32, (2, 3, 4), seed) for seed in (1, 2)]
+    names = list(both[0])
+
+    def twice(*values):
+        return list(derivative(op, run, dict(zip(names, values, strict=True)), 2).values())
+
+    wanted = [twice(*arrays.values()) for arrays in both]
+    batched = [mx.stack([both[0][n], both[1][n]]) for n in names]
+    for g, *w in zip(mx.vmap(twice)(*batched), *wanted, strict=True):
+        close(g, mx.stack(w))
+    with pytest.raises(ValueError, match=rf"{op}.*shapeless=True"):
+        mx.compile(twice, shapeless=True)(*both[0].values())
+
+
+def test_compile_second_derivative():
+    arrays = inputs("gru", mx.float32, (1, 2, 3))
+
+    def penalty(x):
+        return mx.grad(lambda x: mlxops.nn.gru(**(arrays | {"x": x})).sum())(x).sum()
+
+    twice = mx.grad(penalty)
+    close(mx.compile(twice)(arrays["x"]), twice(arrays["x"]))
 
 
 @pytest.mark.parametrize("op", OPS)

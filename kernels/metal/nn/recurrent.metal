@@ -10,6 +10,8 @@
 
 #include "mlx/backend/metal/kernels/utils.h"
 
+#include "sequences.h"
+
 using namespace metal;
 
 static constant constexpr const uint most_units = 1024;
@@ -89,12 +91,14 @@ template <typename T>
     device const T* weight [[buffer(1)]],
     device const T* hidden [[buffer(2)]],
     device const float* cell [[buffer(3)]],
-    device T* hidden_out [[buffer(4)]],
-    device float* cell_out [[buffer(5)]],
-    constant bool& has_hidden [[buffer(6)]],
-    constant bool& has_cell [[buffer(7)]],
-    constant uint& steps [[buffer(8)]],
-    constant uint& width [[buffer(9)]],
+    device const int* cu_seqlens [[buffer(4)]],
+    device T* hidden_out [[buffer(5)]],
+    device float* cell_out [[buffer(6)]],
+    constant bool& has_hidden [[buffer(7)]],
+    constant bool& has_cell [[buffer(8)]],
+    constant int64_t& cu_seqlens_size [[buffer(9)]],
+    constant uint& steps [[buffer(10)]],
+    constant uint& width [[buffer(11)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
     uint3 group_size [[threads_per_threadgroup]],
@@ -108,26 +112,38 @@ template <typename T>
   hidden_out += row * width;
   cell_out += row * width;
   for (uint k = thread_in_group.x; k < width; k += group_size.x) {
+    // The first step reads one of these, depending on where it is.
     state[k] = has_hidden
         ? static_cast<float>(hidden[size_t(group.y) * width + k])
         : 0.0f;
+    state[most_units + k] = state[k];
   }
+  Sequences sequences(cu_seqlens, cu_seqlens_size, int(steps));
   for (uint t = 0; t < steps; ++t) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     threadgroup const float* h = state + (t & 1) * most_units;
     threadgroup float* next = state + ((t + 1) & 1) * most_units;
+    Sequence own = sequences.of(int(t));
+    bool is_first = int(t) == own.first;
+    bool is_zero = own.starts_anew(int(t));
     for (uint unit = simdgroup; unit < width; unit += simdgroups) {
-      float4 total = lstm_products(weight, h, unit, width, lane);
-      if (lane == 0) {
+      float4 total = float4(0);
+      if (own.exists() && !is_zero) {
+        total = lstm_products(weight, h, unit, width, lane);
+      }
+      if (lane == 0 && !own.exists()) {
+        cell_out[unit] = 0;
+        hidden_out[unit] = T(0);
+      } else if (lane == 0) {
         float i = sigmoid(total.x + static_cast<float>(x[unit]));
         float f = sigmoid(total.y + static_cast<float>(x[width + unit]));
         float g =
             precise::tanh(total.z + static_cast<float>(x[2 * width + unit]));
         float o = sigmoid(total.w + static_cast<float>(x[3 * width + unit]));
         float before = 0;
-        if (t > 0) {
+        if (!is_first) {
           before = *(cell_out + unit - width);
-        } else if (has_cell) {
+        } else if (has_cell && !is_zero) {
           before = cell[size_t(group.y) * width + unit];
         }
         float c = f * before + i * g;
@@ -149,19 +165,21 @@ template <typename T>
     device const T* weight [[buffer(1)]],
     device const T* hidden [[buffer(2)]],
     device const float* cell [[buffer(3)]],
-    device const T* hidden_out [[buffer(4)]],
-    device const float* cell_out [[buffer(5)]],
-    device const T* cotangent [[buffer(6)]],
-    device const float* cotangent_cell [[buffer(7)]],
-    device T* grad_x [[buffer(8)]],
-    device T* grad_hidden [[buffer(9)]],
-    device float* grad_cell [[buffer(10)]],
-    constant bool& has_hidden [[buffer(11)]],
-    constant bool& has_cell [[buffer(12)]],
-    constant uint& steps [[buffer(13)]],
-    constant uint& width [[buffer(14)]],
-    constant uint& units [[buffer(15)]],
-    constant uint& parts [[buffer(16)]],
+    device const int* cu_seqlens [[buffer(4)]],
+    device const T* hidden_out [[buffer(5)]],
+    device const float* cell_out [[buffer(6)]],
+    device const T* cotangent [[buffer(7)]],
+    device const float* cotangent_cell [[buffer(8)]],
+    device T* grad_x [[buffer(9)]],
+    device T* grad_hidden [[buffer(10)]],
+    device float* grad_cell [[buffer(11)]],
+    constant bool& has_hidden [[buffer(12)]],
+    constant bool& has_cell [[buffer(13)]],
+    constant int64_t& cu_seqlens_size [[buffer(14)]],
+    constant uint& steps [[buffer(15)]],
+    constant uint& width [[buffer(16)]],
+    constant uint& units [[buffer(17)]],
+    constant uint& parts [[buffer(18)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
@@ -175,15 +193,29 @@ template <typename T>
   size_t first = size_t(group.y) * width;
   float of_h = 0;
   float of_c = 0;
+  if (is_mine) { // unless the first sequence has steps
+    grad_hidden[first + unit] = T(0);
+    grad_cell[first + unit] = 0;
+  }
+  Sequences sequences(cu_seqlens, cu_seqlens_size, int(steps));
   for (uint t = steps; t-- > 0;) {
     size_t row = size_t(group.y) * steps + t;
+    Sequence own = sequences.of(int(t));
+    bool is_first = int(t) == own.first;
+    bool is_given = is_first && own.index == 0;
+    if (!own.exists()) {
+      for (uint j = 0; is_mine && j < 4; ++j) {
+        grad_x[(row * 4 + j) * width + unit] = T(0);
+      }
+      continue;
+    }
     device const T* from = x + row * 4 * width;
     for (uint i = simdgroup; i < width; i += simdgroups) {
       float4 total = float4(0);
-      if (t > 0) {
+      if (!is_first) {
         device const T* h = hidden_out + (row - 1) * width;
         total = lstm_products(weight, h, i, width, lane);
-      } else if (has_hidden) {
+      } else if (is_given && has_hidden) {
         total = lstm_products(weight, hidden + first, i, width, lane);
       }
       if (lane == 0) {
@@ -203,9 +235,9 @@ template <typename T>
       float g = precise::tanh(gates[2 * width + unit]);
       float o = sigmoid(gates[3 * width + unit]);
       float before = 0;
-      if (t > 0) {
+      if (!is_first) {
         before = cell_out[at - width];
-      } else if (has_cell) {
+      } else if (is_given && has_cell) {
         before = cell[first + unit];
       }
       float shown = precise::tanh(cell_out[at]);
@@ -224,10 +256,14 @@ template <typename T>
     threadgroup_barrier(mem_flags::mem_threadgroup);
     of_h =
         back_through(weight, gates, sums, 4, width, unit, units, part, parts);
-  }
-  if (is_mine) {
-    grad_hidden[first + unit] = static_cast<T>(of_h);
-    grad_cell[first + unit] = of_c;
+    if (is_first) {
+      if (is_mine && is_given) {
+        grad_hidden[first + unit] = static_cast<T>(has_hidden ? of_h : 0.0f);
+        grad_cell[first + unit] = of_c;
+      }
+      of_h = 0;
+      of_c = 0;
+    }
   }
 }
 
@@ -237,11 +273,13 @@ template <typename T>
     device const T* weight [[buffer(1)]],
     device const T* bias [[buffer(2)]],
     device const T* hidden [[buffer(3)]],
-    device T* out [[buffer(4)]],
-    constant bool& has_bias [[buffer(5)]],
-    constant bool& has_hidden [[buffer(6)]],
-    constant uint& steps [[buffer(7)]],
-    constant uint& width [[buffer(8)]],
+    device const int* cu_seqlens [[buffer(4)]],
+    device T* out [[buffer(5)]],
+    constant bool& has_bias [[buffer(6)]],
+    constant bool& has_hidden [[buffer(7)]],
+    constant int64_t& cu_seqlens_size [[buffer(8)]],
+    constant uint& steps [[buffer(9)]],
+    constant uint& width [[buffer(10)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
     uint3 group_size [[threads_per_threadgroup]],
@@ -254,24 +292,35 @@ template <typename T>
   x += row * 3 * width;
   out += row * width;
   for (uint k = thread_in_group.x; k < width; k += group_size.x) {
+    // The first step reads one of these, depending on where it is.
     state[k] = has_hidden
         ? static_cast<float>(hidden[size_t(group.y) * width + k])
         : 0.0f;
+    state[most_units + k] = state[k];
   }
+  Sequences sequences(cu_seqlens, cu_seqlens_size, int(steps));
   for (uint t = 0; t < steps; ++t) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     threadgroup const float* h = state + (t & 1) * most_units;
     threadgroup float* next = state + ((t + 1) & 1) * most_units;
+    Sequence own = sequences.of(int(t));
+    bool is_zero = own.starts_anew(int(t));
     for (uint unit = simdgroup; unit < width; unit += simdgroups) {
-      float3 total = gru_products(weight, h, unit, width, lane);
-      if (lane == 0) {
+      float3 total = float3(0);
+      if (own.exists() && !is_zero) {
+        total = gru_products(weight, h, unit, width, lane);
+      }
+      if (lane == 0 && !own.exists()) {
+        out[unit] = T(0);
+      } else if (lane == 0) {
         float r = sigmoid(static_cast<float>(x[unit]) + total.x);
         float z = sigmoid(static_cast<float>(x[width + unit]) + total.y);
         float gated =
             total.z + (has_bias ? static_cast<float>(bias[unit]) : 0.0f);
         float n =
             precise::tanh(static_cast<float>(x[2 * width + unit]) + r * gated);
-        T result = static_cast<T>((1 - z) * n + z * h[unit]);
+        float before = is_zero ? 0.0f : h[unit];
+        T result = static_cast<T>((1 - z) * n + z * before);
         out[unit] = result;
         next[unit] = static_cast<float>(result); // as it is stored
       }
@@ -287,17 +336,19 @@ template <typename T>
     device const T* weight [[buffer(1)]],
     device const T* bias [[buffer(2)]],
     device const T* hidden [[buffer(3)]],
-    device const T* states [[buffer(4)]],
-    device const T* cotangent [[buffer(5)]],
-    device T* grad_x [[buffer(6)]],
-    device T* grad_gated [[buffer(7)]],
-    device T* grad_hidden [[buffer(8)]],
-    constant bool& has_bias [[buffer(9)]],
-    constant bool& has_hidden [[buffer(10)]],
-    constant uint& steps [[buffer(11)]],
-    constant uint& width [[buffer(12)]],
-    constant uint& units [[buffer(13)]],
-    constant uint& parts [[buffer(14)]],
+    device const int* cu_seqlens [[buffer(4)]],
+    device const T* states [[buffer(5)]],
+    device const T* cotangent [[buffer(6)]],
+    device T* grad_x [[buffer(7)]],
+    device T* grad_gated [[buffer(8)]],
+    device T* grad_hidden [[buffer(9)]],
+    constant bool& has_bias [[buffer(10)]],
+    constant bool& has_hidden [[buffer(11)]],
+    constant int64_t& cu_seqlens_size [[buffer(12)]],
+    constant uint& steps [[buffer(13)]],
+    constant uint& width [[buffer(14)]],
+    constant uint& units [[buffer(15)]],
+    constant uint& parts [[buffer(16)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint3 thread_in_group [[thread_position_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
@@ -311,14 +362,30 @@ template <typename T>
   size_t first = size_t(group.y) * width;
   float of_n = has_bias && is_mine ? static_cast<float>(bias[unit]) : 0.0f;
   float of_h = 0;
+  if (is_mine) { // unless the first sequence has steps
+    grad_hidden[first + unit] = T(0);
+  }
+  Sequences sequences(cu_seqlens, cu_seqlens_size, int(steps));
   for (uint t = steps; t-- > 0;) {
     size_t row = size_t(group.y) * steps + t;
+    Sequence own = sequences.of(int(t));
+    bool is_first = int(t) == own.first;
+    bool is_given = is_first && own.index == 0;
+    if (!own.exists()) {
+      for (uint j = 0; is_mine && j < 3; ++j) {
+        grad_x[(row * 3 + j) * width + unit] = T(0);
+      }
+      if (is_mine) {
+        grad_gated[row * width + unit] = T(0);
+      }
+      continue;
+    }
     for (uint i = simdgroup; i < width; i += simdgroups) {
       float3 total = float3(0);
-      if (t > 0) {
+      if (!is_first) {
         device const T* h = states + (row - 1) * width;
         total = gru_products(weight, h, i, width, lane);
-      } else if (has_hidden) {
+      } else if (is_given && has_hidden) {
         total = gru_products(weight, hidden + first, i, width, lane);
       }
       if (lane == 0) {
@@ -338,9 +405,9 @@ template <typename T>
       float n =
           precise::tanh(static_cast<float>(x[gate + 2 * width]) + r * gated);
       float before = 0;
-      if (t > 0) {
+      if (!is_first) {
         before = static_cast<float>(states[at - width]);
-      } else if (has_hidden) {
+      } else if (is_given && has_hidden) {
         before = static_cast<float>(hidden[first + unit]);
       }
       float dh = static_cast<float>(cotangent[at]) + of_h;
@@ -359,8 +426,11 @@ template <typename T>
     threadgroup_barrier(mem_flags::mem_threadgroup);
     of_h +=
         back_through(weight, gates, sums, 3, width, unit, units, part, parts);
-  }
-  if (is_mine) {
-    grad_hidden[size_t(group.y) * width + unit] = static_cast<T>(of_h);
+    if (is_first) {
+      if (is_mine && is_given) {
+        grad_hidden[first + unit] = static_cast<T>(has_hidden ? of_h : 0.0f);
+      }
+      of_h = 0;
+    }
   }
 }
