@@ -8,7 +8,7 @@ from nn.losses import EPSILON
 from nn.test_divergence import reference as of_logits
 from ops.accuracy import draw
 
-from mlxgen.testing import LAYOUTS, metal_backend, to_numpy
+from mlxgen.testing import LAYOUTS, gradcheck, metal_backend, to_numpy
 
 OPTIONS = [
     ("kl_div_loss", {}),
@@ -30,7 +30,7 @@ def reference(op, x, weight, target_x, target_weight, mask=None, **options):
     grads = []
     for g, a, w in zip(gradients, (x, target_x), (weight, target_weight), strict=True):
         flat = g.reshape(-1, g.shape[-1])
-        grads += [g @ w, flat.T @ a.reshape(-1, a.shape[-1])]
+        grads += [g @ w, flat.T @ a.reshape(len(flat), a.shape[-1])]
     return loss, grads
 
 
@@ -238,8 +238,7 @@ def test_vmap_and_compile(op, options):
     axes = (0, None, 0, None)
     x_, weight_, y_, target_weight_ = values
     wanted = [
-        reference(op, x, weight_, y, target_weight_, **options)
-        for x, y in zip(x_, y_, strict=True)
+        reference(op, x, weight_, y, target_weight_, **options) for x, y in zip(x_, y_, strict=True)
     ]
     np.testing.assert_allclose(
         mx.vmap(fn, in_axes=axes)(*arrays), [loss for loss, _ in wanted], 1e-5
@@ -270,6 +269,16 @@ def test_shapeless_graphs(op, reduction, masked):
             np.testing.assert_allclose(g, w, 1e-5, 1e-7, err_msg=str(sizes))
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_shapeless_second_derivatives(op):
+    """They are rejected when the graph is traced, as those of the losses of logits."""
+    (x, *others), _ = inputs(mx.float32)
+    gradient = mx.grad(lambda x: linear(op)(x, *others))
+    second = mx.grad(lambda x: (gradient(x) ** 2).sum())
+    with pytest.raises(ValueError, match="shapeless"):
+        mx.compile(second, shapeless=True)(x)
+
+
 @pytest.mark.parametrize(("op", "options"), OPTIONS)
 def test_finite_differences(op, options):
     arrays, _ = inputs(mx.float64, (2,), 3, 2, 5)
@@ -282,6 +291,64 @@ def test_finite_differences(op, options):
             for a in (arrays[i] + step, arrays[i] - step)
         )
         np.testing.assert_allclose(up - down, 2 * to_numpy((gradient * step).sum()), 1e-6)
+
+
+@pytest.mark.parametrize(("op", "options"), OPTIONS)
+def test_second_derivatives(op, options):
+    arrays, _ = inputs(mx.float64, (3,), 2, 3, 4)
+    mask = mx.array([True, False, True])
+
+    def fn(*arrays):
+        return linear(op)(*arrays, mask, **options)
+
+    gradcheck(fn, *arrays, checks=("second", "vmap"))
+
+
+@pytest.mark.parametrize("argnums", [(0,), (3,), (1, 2)], ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_second_derivatives_of_some_arguments(op, argnums):
+    """They are those of the losses of logits, also in rows with NaN that are left out."""
+    arrays, _ = inputs(mx.float32, (2, 3))
+    mask = mx.array([[True, False, True], [True, True, False]])
+
+    def composed(x, weight, y, target_weight):
+        return getattr(mlxops.nn, op)(x @ weight.T, y @ target_weight.T, mask, temperature=2.0)
+
+    def fused(*arrays):
+        return linear(op)(*arrays, mask, temperature=2.0)
+
+    def second(fn, arrays):
+        def size(*arrays):
+            return sum((g**2).sum() for g in mx.grad(fn, argnums=argnums)(*arrays))
+
+        return mx.grad(size, argnums=(0, 1, 2, 3))(*arrays)
+
+    wanted = second(composed, arrays)
+    poisoned = [mx.array(a) for a in arrays]
+    for i in (0, 2):
+        poisoned[i][0, 1], poisoned[i][1, 2] = mx.nan, mx.inf
+    for got in (second(fused, arrays), second(fused, poisoned)):
+        for g, w in zip(got, wanted, strict=True):
+            assert_near(g, to_numpy(w), 2e-5)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_jvp(op):
+    arrays, _ = inputs(mx.float64, (3,))
+    _, gradients = loss_and_grads(op, *arrays)
+    tangents, _ = inputs(mx.float64, (3,), seed=9)
+    _, (change,) = mx.jvp(linear(op), arrays, tangents)
+    wanted = sum((g * t).sum().item() for g, t in zip(gradients, tangents, strict=True))
+    np.testing.assert_allclose(change.item(), wanted, 1e-12)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_twice_differentiable(op):
+    (x, *others), _ = inputs(mx.float32)
+    gradient = mx.grad(lambda x: linear(op)(x, *others))
+    second = mx.grad(lambda x: (gradient(x) ** 2).sum())
+    with pytest.raises(ValueError, match=r"_div_rows_second\] Not differentiable"):
+        mx.grad(lambda x: second(x).sum())(x)
 
 
 @pytest.mark.skipif(metal_backend() is not None, reason="there blocks are MLX's arrays")
