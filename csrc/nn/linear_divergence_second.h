@@ -1,5 +1,5 @@
-// The second derivatives of the divergences of linear outputs, from the graph of
-// MLX's products and the divergences of logits. It stores the logits.
+// The second derivatives of the divergences of linear outputs, from the graph
+// of MLX's products and the divergences of logits. It stores the logits.
 
 #pragma once
 
