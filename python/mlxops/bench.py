@@ -231,6 +231,10 @@ def _divergence(p: mx.array, q: mx.array) -> mx.array:
     return mx.sum(mx.exp(p) * (p - q), axis=-1)
 
 
+def _kl_div_loss(x: mx.array, y: mx.array) -> mx.array:
+    return mx.mean(_divergence(_log_softmax(y), _log_softmax(x)))
+
+
 def _js_div_loss(x: mx.array, y: mx.array) -> mx.array:
     q, p = _log_softmax(x), _log_softmax(y)
     m = mx.logaddexp(p, q) - math.log(2)
@@ -377,6 +381,12 @@ _HAS_CROSS_ENTROPY = hasattr(mx.fast, "cross_entropy")
 _WORDS = Argument("N", integers="V", gradient=False)
 _LOGITS = Argument("N V", -4, 4)
 _ROWS = Argument("N D")
+_DISTILLED = (
+    _ROWS,
+    Argument("V D", -0.1, 0.1),
+    Argument("N D", gradient=False),
+    Argument("V D", -0.1, 0.1, gradient=False),
+)
 _SCALE = Argument("D", 0.5, 1.5)
 _HEADS = "B T H D"
 _SHARE = Argument("B T H", 0.8, 0.99)
@@ -529,7 +539,7 @@ _TRAINING = (
     Pair(
         "nn.kl_div_loss",
         nn.kl_div_loss,
-        lambda x, y: mx.mean(_divergence(_log_softmax(y), _log_softmax(x))),
+        _kl_div_loss,
         "mx.logsumexp and elementwise operations",
         (_LOGITS, _LOGITS),
         *_LOSS,
@@ -548,6 +558,22 @@ _TRAINING = (
         lambda x, weight, y: mx.mean(_losses(x @ weight.T, y)),
         "mean of mlx.nn.losses.cross_entropy(x @ weight.T)",
         (_ROWS, Argument("V D", -0.1, 0.1), _WORDS),
+        *_LOSS,
+    ),
+    Pair(
+        "nn.linear_js_div_loss",
+        nn.linear_js_div_loss,
+        lambda x, weight, y, target_weight: _js_div_loss(x @ weight.T, y @ target_weight.T),
+        "mx.logsumexp and elementwise operations of x @ weight.T",
+        _DISTILLED,
+        *_LOSS,
+    ),
+    Pair(
+        "nn.linear_kl_div_loss",
+        nn.linear_kl_div_loss,
+        lambda x, weight, y, target_weight: _kl_div_loss(x @ weight.T, y @ target_weight.T),
+        "mx.logsumexp and elementwise operations of x @ weight.T",
+        _DISTILLED,
         *_LOSS,
     ),
     Pair(
