@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -56,6 +57,89 @@ template <typename A>
 bool any_nan(const std::vector<A>& x, int64_t count) {
   return mlxgen::multiversion([&] { return any_nan_here(x.data(), count); });
 }
+
+/**
+ * For each key of a query, from `first` on: `factor`, or 0 if its word is below
+ * the threshold. The words are those of Philox4x32-10, four for each counter
+ * (key / 4, query, head, batch): Salmon et al., "Parallel random numbers: as
+ * easy as 1, 2, 3" (2011), section 4.3.
+ */
+template <typename A>
+MLXGEN_MULTIVERSION void draw(
+    const uint32_t* random_key,
+    uint32_t batch,
+    uint32_t head,
+    uint32_t query,
+    int64_t first,
+    int64_t count,
+    uint32_t threshold,
+    A factor,
+    A* to) {
+  constexpr int64_t most = 32; // counters at a time
+  uint32_t words[4 * most];
+  int64_t end = first + count;
+  for (int64_t key = first / 4 * 4; key < end; key += 4 * most) {
+    int64_t counters = std::min(most, (end - key + 3) / 4);
+    for (int64_t j = 0; j < counters; ++j) {
+      uint32_t a = static_cast<uint32_t>(key / 4 + j), b = query;
+      uint32_t c = head, d = batch;
+      uint32_t left = random_key[0], right = random_key[1];
+      for (int round = 0; round < 10; ++round) {
+        uint64_t from_a = static_cast<uint64_t>(a) * 0xD2511F53u;
+        uint64_t from_c = static_cast<uint64_t>(c) * 0xCD9E8D57u;
+        a = static_cast<uint32_t>(from_c >> 32) ^ b ^ left;
+        b = static_cast<uint32_t>(from_c);
+        c = static_cast<uint32_t>(from_a >> 32) ^ d ^ right;
+        d = static_cast<uint32_t>(from_a);
+        left += 0x9E3779B9u; // the golden ratio
+        right += 0xBB67AE85u; // the square root of 3, minus 1
+      }
+      words[4 * j] = a;
+      words[4 * j + 1] = b;
+      words[4 * j + 2] = c;
+      words[4 * j + 3] = d;
+    }
+    int64_t from = std::max(first, key);
+    int64_t here = std::min(end, key + 4 * most) - from;
+    for (int64_t j = 0; j < here; ++j) {
+      to[from - first + j] = words[from - key + j] >= threshold ? factor : A(0);
+    }
+  }
+}
+
+/** The probabilities that remain, and their factor. */
+template <typename A>
+struct Dropout {
+  const uint32_t* key; // null: all remain
+  // Rounded as on Metal, so that the same pairs remain.
+  float rate;
+  A factor;
+
+  Dropout(const In<uint32_t>& key_, double rate_)
+      : key(key_ ? key_.data : nullptr),
+        rate(static_cast<float>(rate_)),
+        factor(rate < 1 ? static_cast<A>(1 / (1 - rate_)) : A(0)) {}
+
+  /** The factors of m pairs: 0 for those that are dropped. */
+  void factors(
+      int64_t b,
+      int64_t h,
+      int64_t query,
+      int64_t first,
+      int64_t m,
+      A* to) const {
+    auto threshold = static_cast<uint32_t>(rate < 1 ? rate * 0x1p32f : 0);
+    mlxgen::multiversion(
+        [&] { draw<A>(key, b, h, query, first, m, threshold, factor, to); });
+  }
+
+  /** Multiply m numbers by factors. */
+  static void apply(const A* factors, int64_t m, A* to) {
+    for (int64_t j = 0; j < m; ++j) {
+      to[j] *= factors[j];
+    }
+  }
+};
 
 /** The common part of the kernels: queries, keys, and the visible pairs. */
 template <typename T>
@@ -420,7 +504,9 @@ class Partial {
   std::vector<A> sums_, largest_, total_;
 };
 
-/** Probabilities and scores' cotangents of a block of queries and one of keys.
+/**
+ * Probabilities, after dropout, and scores' cotangents of a block of queries
+ * and one of keys.
  */
 template <typename T>
 struct Backward {
@@ -431,12 +517,15 @@ struct Backward {
   const In<T>& grad;
   const In<A>& lse;
   const In<A>& delta;
+  Dropout<A> dropout;
   bool of_products = true; // of scores as products of q and k, not with masks
   std::vector<A> p = std::vector<A>(
       std::min(query_block, scores.height) * std::min(key_block, scores.keys));
   std::vector<A> ds = p;
   std::vector<A> slope =
       of_products && scores.softcap != 0 ? p : std::vector<A>();
+  std::vector<A> factors =
+      std::vector<A>(dropout.key ? std::min(key_block, scores.keys) : 0);
 
   void compute(
       int64_t b,
@@ -452,6 +541,12 @@ struct Backward {
         n, v.dim(3), m, scores.rows(grad, b, h, query), values, ds.data(), m);
     for (int64_t i = 0; i < n; ++i) {
       int64_t row = (b * scores.heads + h) * scores.queries + query + i;
+      if (dropout.key) {
+        int64_t head = h + (query + i) / scores.queries;
+        int64_t at = (query + i) % scores.queries;
+        dropout.factors(b, head, at, key, m, factors.data());
+        dropout.apply(factors.data(), m, ds.data() + i * m);
+      }
       mlxgen::multiversion([&] {
         cotangents<A>(
             p.data() + i * m,
@@ -462,6 +557,9 @@ struct Backward {
             delta[row],
             of_products ? scores.scale : A(1));
       });
+      if (dropout.key) {
+        dropout.apply(factors.data(), m, p.data() + i * m);
+      }
     }
   }
 };
@@ -498,11 +596,31 @@ void attention_segments(
   }
 }
 
+/** True for the pairs that remain, (batch, heads, queries, keys). */
+template <typename T>
+void attention_dropout_mask(
+    In<T> q,
+    In<T> k,
+    In<uint32_t> key,
+    double dropout,
+    Out<bool> out) {
+  flash::Dropout<bool> dropped(key, dropout);
+  int64_t heads = q.dim(1), queries = q.dim(2), keys = k.dim(2);
+  auto part = [&](int64_t from, int64_t to) {
+    for (int64_t row = from; row < to; ++row) {
+      int64_t h = row / queries % heads, b = row / queries / heads;
+      dropped.factors(b, h, row % queries, 0, keys, out.data + row * keys);
+    }
+  };
+  mlxgen::share(q.dim(0) * heads * queries, 4 * keys, part);
+}
+
 /**
  * out = softmax(scores) v, and lse, the logarithm of the sum of the scores'
  * exponentials; 0 and -inf if a query sees no key. The scores are scale q k^T.
  * If there is a softcap, they become softcap tanh(scores / softcap); then the
- * slope times the distance is added, and the mask.
+ * slope times the distance is added, and the mask. With dropout, the softmax is
+ * multiplied by factors.
  */
 template <typename T>
 void attention_parts(
@@ -513,10 +631,12 @@ void attention_parts(
     In<T> mask,
     In<bool> seen,
     In<accum_t<T>> slopes,
+    In<uint32_t> dropout_key,
     double scale,
     double softcap,
     bool causal,
     int window,
+    double dropout,
     Out<T> out,
     Out<accum_t<T>> lse) {
   using namespace flash;
@@ -533,7 +653,9 @@ void attention_parts(
   Partial<A> partial(
       splits, scores.batch * scores.heads * scores.queries, width);
   int64_t cost = most * std::min(span, scores.keys) * (scores.size + width);
+  Dropout<A> dropped(dropout_key, dropout);
   auto part = [&](int64_t from, int64_t to) {
+    std::vector<A> factors(dropped.key ? std::min(key_block, scores.keys) : 0);
     std::vector<A> p(most * std::min(key_block, scores.keys));
     std::vector<A> sums(most * width);
     std::vector<A> largest(most), total(most);
@@ -561,6 +683,12 @@ void attention_parts(
             A* sum = sums.data() + i * width;
             for (int64_t c = 0; c < width; ++c) {
               sum[c] *= before;
+            }
+            if (dropped.key) {
+              int64_t head = h + (query + i) / scores.queries;
+              int64_t at = (query + i) % scores.queries;
+              dropped.factors(b, head, at, key, m, factors.data());
+              dropped.apply(factors.data(), m, p.data() + i * m);
             }
           }
           add_rows(
@@ -602,7 +730,8 @@ void attention_parts(
 
 /**
  * The gradient with respect to q. With p = exp(scores - lse) and delta =
- * sum(grad * out), the scores' cotangent is p * (grad v^T - delta).
+ * sum(grad * out), the scores' cotangent is p * (factors * grad v^T - delta),
+ * where the factors are those of dropout.
  */
 template <typename T>
 void attention_vjp_queries(
@@ -613,6 +742,7 @@ void attention_vjp_queries(
     In<T> mask,
     In<bool> seen,
     In<accum_t<T>> slopes,
+    In<uint32_t> dropout_key,
     In<T> cotangent,
     In<accum_t<T>> lse,
     In<accum_t<T>> delta,
@@ -620,6 +750,7 @@ void attention_vjp_queries(
     double softcap,
     bool causal,
     int window,
+    double dropout,
     Out<T> grad_q) {
   using namespace flash;
   using A = accum_t<T>;
@@ -630,7 +761,8 @@ void attention_vjp_queries(
   int64_t most = std::min(query_block, scores.height);
   int64_t cost = most * scores.keys * (2 * scores.size + v.dim(3));
   auto part = [&](int64_t from, int64_t to) {
-    Backward<T> backward{scores, v, cotangent, lse, delta};
+    Backward<T> backward{
+        scores, v, cotangent, lse, delta, {dropout_key, dropout}};
     std::vector<A> sums(most * scores.size);
     for (int64_t task = from; task < to; ++task) {
       int64_t query = task % blocks * query_block;
@@ -679,6 +811,7 @@ void attention_vjp_keys(
     In<T> mask,
     In<bool> seen,
     In<accum_t<T>> slopes,
+    In<uint32_t> dropout_key,
     In<T> cotangent,
     In<accum_t<T>> lse,
     In<accum_t<T>> delta,
@@ -686,6 +819,7 @@ void attention_vjp_keys(
     double softcap,
     bool causal,
     int window,
+    double dropout,
     Out<T> grad_k,
     Out<T> grad_v) {
   using namespace flash;
@@ -698,7 +832,8 @@ void attention_vjp_keys(
   int64_t group = scores.group;
   int64_t cost = most * group * scores.queries * 2 * (scores.size + width);
   auto part = [&](int64_t from, int64_t to) {
-    Backward<T> backward{scores, v, cotangent, lse, delta};
+    Backward<T> backward{
+        scores, v, cotangent, lse, delta, {dropout_key, dropout}};
     std::vector<A> sums_k(most * scores.size);
     std::vector<A> sums_v(most * width);
     for (int64_t task = from; task < to; ++task) {
@@ -764,6 +899,7 @@ void attention_vjp_mask_parts(
     In<T> mask,
     In<bool> seen,
     In<accum_t<T>> slopes,
+    In<uint32_t> dropout_key,
     In<T> cotangent,
     In<accum_t<T>> lse,
     In<accum_t<T>> delta,
@@ -771,6 +907,7 @@ void attention_vjp_mask_parts(
     double softcap,
     bool causal,
     int window,
+    double dropout,
     int parts,
     bool of_slopes,
     Out<accum_t<T>> out) {
@@ -794,7 +931,8 @@ void attention_vjp_mask_parts(
   int64_t cost =
       query_block * key_block * (scores.size + v.dim(3)) * (count / parts + 1);
   auto part = [&](int64_t from, int64_t to) {
-    Backward<T> backward{scores, v, cotangent, lse, delta, false};
+    Backward<T> backward{
+        scores, v, cotangent, lse, delta, {dropout_key, dropout}, false};
     int64_t height = std::min(query_block, scores.queries);
     int64_t pitch = std::min(key_block, scores.keys);
     std::vector<A> sums(height * pitch);

@@ -8,13 +8,16 @@ from ops.accuracy import draw
 
 from mlxgen.testing import gradcheck, metal_backend, to_numpy
 
+KEY = 7, 2**32 - 3  # of dropout
 EPSILON = {mx.float16: 2**-10, mx.bfloat16: 2**-7, mx.float32: 2**-22, mx.float64: 2**-50}
 
 
-def exact(q, k, v, mask, sinks, cu_seqlens, slopes, cotangent, scale, causal, window, softcap):
+def exact(
+    q, k, v, mask, sinks, cu_seqlens, slopes, cotangent, scale, causal, window, softcap, factors=1.0
+):
     """Return the result and the gradients of q, k, v, a mask of numbers, sinks and slopes.
 
-    All scores are in memory.
+    All scores are in memory. The factors are those of dropout.
     """
     heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
     group = heads // k.shape[1]
@@ -45,7 +48,7 @@ def exact(q, k, v, mask, sinks, cu_seqlens, slopes, cotangent, scale, causal, wi
     total = e.sum(-1, keepdims=True)
     p = e / np.where(total == 0, 1, total)
     dp = np.zeros_like(p)
-    dp[..., :keys] = cotangent @ v.swapaxes(-1, -2)
+    dp[..., :keys] = factors * (cotangent @ v.swapaxes(-1, -2))
     ds = p * (dp - (p * dp).sum(-1, keepdims=True))
     grad_sinks = None if sinks is None else ds[..., keys].sum((0, 2))
     grad_mask = None
@@ -53,7 +56,7 @@ def exact(q, k, v, mask, sinks, cu_seqlens, slopes, cotangent, scale, causal, wi
         grad_mask = sum_to(ds[..., :keys], mask.shape)
     tilted = ds[..., :keys] * (j - i)
     grad_slopes = None if slopes is None else tilted.sum((0, 2, 3))
-    p, ds = p[..., :keys], ds[..., :keys] * slope * scale
+    p, ds = p[..., :keys] * factors, ds[..., :keys] * slope * scale
 
     def of_groups(x):
         return x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2)
@@ -88,10 +91,46 @@ def inputs(dtype, batch=2, heads=4, key_heads=2, queries=5, keys=7, size=8, widt
     return [draw(dtype, (batch, *s), -2, 2, seed=i)[0] for i, s in enumerate(shapes)]
 
 
+def philox(counter, key):
+    """Return the words (..., 4) of Philox4x32-10 for counters (..., 4); Salmon et al. (2011)."""
+    counter, key = np.asarray(counter, np.uint64), [int(word) for word in key]
+    low = np.uint64(2**32 - 1)
+    for _ in range(10):
+        first, second = (
+            counter[..., i] * np.uint64(by) for i, by in ((0, 0xD2511F53), (2, 0xCD9E8D57))
+        )
+        high = [x >> np.uint64(32) for x in (first, second)]
+        left = high[1] ^ counter[..., 1] ^ np.uint64(key[0])
+        right = high[0] ^ counter[..., 3] ^ np.uint64(key[1])
+        counter = np.stack([left, second & low, right, first & low], -1)
+        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
+    return counter
+
+
+def kept(shape, key, dropout):
+    """Return the pairs (B, H, Lq, Lk) that dropout keeps."""
+    batch, heads, queries, keys = map(np.arange, (*shape[:3], (shape[3] + 3) // 4))
+    counters = np.stack(np.meshgrid(keys, queries, heads, batch, indexing="ij"), -1)
+    words = philox(counters.transpose(3, 2, 1, 0, 4), key).reshape(*shape[:3], -1)[..., : shape[3]]
+    return words >= 2**32 * float(np.float32(dropout))
+
+
 def check(
-    arrays, mask=None, sinks=None, cu_seqlens=None, alibi_slopes=None, gradients=True, **options
+    arrays,
+    mask=None,
+    sinks=None,
+    cu_seqlens=None,
+    alibi_slopes=None,
+    gradients=True,
+    dropout=0,
+    **options,
 ):
     """Compare results and gradients with exact ones for the same numbers."""
+    factors, dropping = 1.0, {}
+    if dropout > 0:
+        dropping = {"dropout": dropout, "key": mx.array(KEY, mx.uint32)}
+        pairs = (*arrays[0].shape[:3], arrays[1].shape[2])
+        factors = kept(pairs, KEY, dropout) / (1 - dropout)
     options = {"scale": 0.3, "causal": False, "window": None, "softcap": None, **options}
     dtype = arrays[0].dtype
     shape = (*arrays[0].shape[:3], arrays[2].shape[3])
@@ -107,7 +146,8 @@ def check(
     if mask is not None and mask.dtype == mx.bool_:
         given["mask"], fixed["mask"] = given["mask"].astype(bool), mask
     others = given["mask"], given["sinks"], starts, given["alibi_slopes"], to_numpy(cotangent)
-    expected = exact(*map(to_numpy, arrays), *others, *options.values())
+    expected = exact(*map(to_numpy, arrays), *others, *options.values(), factors)
+    options |= dropping
     names = [name for name, x in optional.items() if x is not None and name not in fixed]
     trained = [*arrays, *(optional[name] for name in names)]
 
@@ -806,6 +846,211 @@ def test_vmap():
     np.testing.assert_allclose(mx.vmap(call)(*arrays), expected, atol=1e-6)
 
 
+# Random123's known answers: counters, keys and words.
+KNOWN = [
+    ("00000000 00000000 00000000 00000000", "00000000 00000000",
+     "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
+     "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
+     "d16cfe09 94fdcceb 5001e420 24126ea1"),
+]  # fmt: skip
+
+
+def test_philox_of_these_tests():
+    for numbers in KNOWN:
+        counter, key, words = ([int(x, 16) for x in text.split()] for text in numbers)
+        assert philox(counter, key).tolist() == words
+
+
+def test_words_of_dropout():
+    """The smallest probability that drops a pair is its word, here the first known answer."""
+    q, key = mx.zeros((1, 1, 1, 1)), mx.array([0, 0], mx.uint32)
+    for i, word in enumerate((0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)):
+        above = np.float32(word / 2**32)
+        above = above if float(above) * 2**32 > word else np.nextafter(above, np.float32(1))
+        for dropout in (above, np.nextafter(above, np.float32(0))):
+            mask = mlxops.nn.attention_dropout_mask(
+                q, mx.zeros((1, 1, i + 1, 1)), key, dropout=dropout
+            )
+            assert mask[0, 0, 0, i].item() == (dropout < above)
+
+
+def test_words_that_are_the_probability():
+    """Such a pair stays: exactly ``2**32 * dropout`` of the words are smaller."""
+    words = philox([[i, 0, 0, 0] for i in range(400)], (0, 0)).reshape(-1)
+    at = np.flatnonzero(words % 256 == 0)[:4]  # float32 represents them
+    q, k, key = mx.zeros((1, 1, 1, 1)), mx.zeros((1, 1, 1600, 1)), mx.array([0, 0], mx.uint32)
+    for i in at.tolist():
+        mask = mlxops.nn.attention_dropout_mask(q, k, key, dropout=int(words[i]) / 2**32)
+        np.testing.assert_array_equal(mask.flatten(), words >= words[i])
+
+
+@pytest.mark.parametrize("key", [(0, 0), KEY, (2**32 - 1, 2**31)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 5, 7), (1, 2, 40, 150)], ids=str)
+def test_mask_of_dropout(shape, key):
+    batch, heads, queries, keys = shape
+    q, k = mx.zeros((batch, heads, queries, 2)), mx.zeros((batch, 1, keys, 3), mx.float16)
+    for dropout in (0, 1e-9, 0.1, 0.5, 0.9, 1 - 1e-9, 1):
+        got = mlxops.nn.attention_dropout_mask(q, k, mx.array(key, mx.uint32), dropout=dropout)
+        assert got.dtype == mx.bool_
+        np.testing.assert_array_equal(got, kept(shape, key, dropout))
+
+
+def test_pairs_are_dropped_independently():
+    """The share of dropped pairs, and that of those whose neighbors are dropped, too."""
+    q, k = mx.zeros((16, 16, 64, 1)), mx.zeros((16, 16, 64, 1))
+    keys = [mx.array(key, mx.uint32) for key in ((0, 0), (0, 1), (1, 0))]
+    masks = [mlxops.nn.attention_dropout_mask(q, k, key, dropout=0.3) for key in keys]
+    first, *others = (~np.array(mask) for mask in masks)
+    assert abs(first.mean() - 0.3) < 4 * (0.3 * 0.7 / first.size) ** 0.5
+    shifted = [np.roll(first, by, axis) for axis in range(4) for by in (1, 2, 4)]
+    swapped = [np.roll(first.swapaxes(i, i + 1), 1, i) for i in (0, 2)]
+    for other in (*shifted, *others, *swapped):
+        assert abs((first & other).mean() - 0.09) < 4.5 * (0.09 * 0.91 / first.size) ** 0.5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True},
+        {"softcap": 1.5, "window": 4},
+        {"cu_seqlens": (mx.array([0, 2, 5]), mx.array([0, 4, 7])), "causal": True},
+    ],
+    ids=["all", "causal", "softcap", "sequences"],
+)
+def test_dropout(dtype, options):
+    """Gradients in all arrays, where two heads use the same keys."""
+    bias, sinks = draw(dtype, (4, 1, 7), seed=4)[0], draw(dtype, (4,), seed=6)[0]
+    slopes = mx.array([0.5, -0.25, 0.0, 1.0], dtype)
+    check(inputs(dtype), dropout=0.4, **options)
+    check(inputs(dtype), bias, sinks, alibi_slopes=slopes, dropout=0.25, **options)
+
+
+def test_dropout_in_blocks():
+    """More blocks than one along all axes, on either backend, and remainders of all of them."""
+    arrays = inputs(mx.float32, 1, 2, 1, 100, 140, 8, 8)
+    mask = draw(mx.float32, (100, 140), seed=4)[0]
+    check(arrays, mask, alibi_slopes=mx.array([0.05, 0.02]), dropout=0.3, window=90)
+
+
+@pytest.mark.parametrize("sizes", [(7, 9), (40, 140)], ids=str)
+def test_dropped_pairs(sizes):
+    """With equal scores and a unit matrix of values, the result is the factors."""
+    queries, keys = sizes
+    q, k = mx.zeros((1, 2, queries, 1)), mx.zeros((1, 2, keys, 1))
+    v = mx.broadcast_to(mx.eye(keys), (1, 2, keys, keys))
+    got = mlxops.nn.attention(q, k, v, scale=1.0, dropout=0.25, key=mx.array(KEY, mx.uint32))
+    wanted = kept((1, 2, queries, keys), KEY, 0.25) / (0.75 * keys)
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+def test_no_dropout_and_nothing_else():
+    """Both with a key: 0 changes no bit, and 1 yields zeros, as torch's attention does."""
+    arrays, key = inputs(mx.float32), mx.random.key(0)
+
+    def run(**options):
+        def call(*x):
+            return mlxops.nn.attention_with_lse(*x, scale=0.3, causal=True, **options)
+
+        cotangents = [mx.ones((2, 4, 5, 8)), mx.zeros((2, 4, 5))]
+        outputs, grads = mx.vjp(call, arrays, cotangents)
+        return *outputs, *grads
+
+    plain, same, dropped, all_dropped = (
+        run(**options) for options in ({}, *({"dropout": p, "key": key} for p in (0, 0.5, 1)))
+    )
+    for got, wanted in zip(same, plain, strict=True):
+        assert mx.array_equal(got, wanted)
+    assert mx.array_equal(dropped[1], plain[1]) and mx.array_equal(all_dropped[1], plain[1])
+    assert not any(mx.any(x) for x in (all_dropped[0], *all_dropped[2:]))
+    second = mx.grad(lambda q: mx.grad(
+        lambda q: mlxops.nn.attention(q, *arrays[1:], scale=0.3, dropout=1, key=key).sum()
+    )(q).sum())(arrays[0])  # fmt: skip
+    assert not mx.any(second)
+
+
+def test_dropout_does_not_change_logarithms_or_their_gradients():
+    arrays, key = inputs(mx.float32), mx.random.key(0)
+
+    def loss(dropout):
+        def call(*x):
+            return mlxops.nn.attention_with_lse(*x, scale=0.3, dropout=dropout, key=key)[1].sum()
+
+        return mx.grad(call, (0, 1))(*arrays)
+
+    for got, wanted in zip(loss(0.5), loss(0), strict=True):
+        assert mx.array_equal(got, wanted)
+
+
+def test_dropout_of_what_is_not_seen():
+    """Values of hidden keys may be NaN, and those of dropped keys count as in torch: 0 NaN."""
+    q, k, v = inputs(mx.float32, 1, queries=7)
+    options = {"scale": 0.3, "causal": True, "dropout": 0.5, "key": mx.array(KEY, mx.uint32)}
+
+    def run(v):
+        y = mlxops.nn.attention(q, k, v, **options)
+        return y, mx.grad(lambda q: mlxops.nn.attention(q, k, v, **options).sum())(q)
+
+    wanted = run(v)
+    v[:, :, 4] = mx.nan
+    for got, expected in zip(run(v), wanted, strict=True):
+        assert mx.array_equal(got[:, :, :4], expected[:, :, :4])
+        assert mx.all(mx.isnan(got[:, :, 4:]))
+
+
+def test_vmap_of_dropout():
+    """Elements have the masks of their own calls: equal ones, unless there are several keys."""
+    arrays = [mx.stack([x, x + 1]) for x in inputs(mx.float32)]
+    keys = mx.random.split(mx.random.key(3), 2)
+
+    def call(key, *x):
+        return mlxops.nn.attention(*x, scale=0.3, dropout=0.5, key=key)
+
+    def gradient(key, *x):
+        return mx.grad(lambda *x: call(key, *x).square().sum(), (0, 1, 2))(*x)
+
+    for axes in ((0, 0, 0, 0), (None, 0, 0, 0), (0, None, None, None)):
+        given = [x[0] if axis is None else x for x, axis in zip((keys, *arrays), axes, strict=True)]
+        each = [
+            [
+                y if axis is None else x[i]
+                for x, y, axis in zip((keys, *arrays), given, axes, strict=True)
+            ]
+            for i in range(2)
+        ]
+        expected = mx.stack([call(*x) for x in each])
+        np.testing.assert_allclose(mx.vmap(call, axes)(*given), expected, atol=1e-6)
+        expected = map(mx.stack, zip(*(gradient(*x) for x in each), strict=True))
+        for got, wanted in zip(mx.vmap(gradient, axes)(*given), expected, strict=True):
+            np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+def test_drawn_keys():
+    """Without a key, each call draws one from MLX's state, which its gradient uses, too."""
+    q, k = mx.zeros((1, 2, 6, 2)), mx.zeros((1, 2, 8, 2))
+    v, state = mx.broadcast_to(mx.eye(8), (1, 2, 8, 8)), mx.random.state
+
+    def call(v):
+        return mlxops.nn.attention(q, k, v, scale=1.0, dropout=0.5)
+
+    mx.random.seed(5)
+    first, second = call(v), call(v)
+    assert not mx.array_equal(first, second)
+    mx.random.seed(5)
+    assert mx.array_equal(call(v), first)
+    (y,), (gradient,) = mx.vjp(call, [v], [mx.ones_like(first)])
+    np.testing.assert_allclose(gradient[..., 0], y.sum(-2), rtol=1e-6)
+    compiled = mx.compile(call, inputs=state, outputs=state)
+    mx.random.seed(5)
+    assert mx.array_equal(compiled(v), first) and mx.array_equal(compiled(v), second)
+    before = mx.array(state[0])
+    mlxops.nn.attention(q, k, v, scale=1.0)
+    mlxops.nn.attention(q, k, v, scale=1.0, dropout=0.5, key=mx.random.key(0))
+    assert mx.array_equal(before, state[0])
+
+
 LENGTHS = {"B": 2, "H": 4, "Hk": 2, "Lq": 5, "Lk": 7, "D": 8, "Dv": 6}
 WITH = {
     "nothing": {},
@@ -825,6 +1070,7 @@ WITH = {
         "causal": True,
     },
     "sequences": {"cu_seqlens": lambda n: mx.array([0, 2, *range(4, 8)][: n["N"]]), "window": 3},
+    "dropout": {"key": lambda n: mx.array([n["Lq"], n["B"]], mx.uint32), "dropout": 0.3},
 }
 
 
@@ -936,13 +1182,15 @@ def test_causal_as_a_mask():
 
 
 @pytest.mark.skipif(metal_backend() == "emulation", reason="16 million scores take a minute")
-def test_memory_is_that_of_blocks():
+@pytest.mark.parametrize("dropout", [0, 0.5])
+def test_memory_is_that_of_blocks(dropout):
     """MLX's memory contains neither scores nor their gradients: 64 MB for these lengths."""
     q, k, v = inputs(mx.float32, 1, 1, 1, 4096, 4096, 8, 8)
-    mx.eval(q, k, v)
+    options = {"scale": 0.3, "causal": True, "dropout": dropout, "key": mx.random.key(0)}
+    mx.eval(q, k, v, options["key"])
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    run = mx.grad(lambda *x: mlxops.nn.attention(*x, scale=0.3, causal=True).sum(), (0, 1, 2))
+    run = mx.grad(lambda *x: mlxops.nn.attention(*x, **options).sum(), (0, 1, 2))
     mx.eval(run(q, k, v))
     assert mx.get_peak_memory() - before < 4e6
 
@@ -963,8 +1211,10 @@ def small(seed=0, heads=4, queries=3, keys=5):
         {"mask": mx.array(np.arange(60).reshape(4, 3, 5) % 4 > 0)},
         {"mask": mx.array([[0.5], [-1.0], [0.0]])},
         {"cu_seqlens_q": mx.array([0, 1, 3]), "cu_seqlens_k": mx.array([1, 3, 5]), "causal": True},
+        {"dropout": 0.4, "key": mx.array([3, 4], mx.uint32), "softcap": 1.5,
+         "sinks": mx.array([0.5, -1.0, 0.0, 2.0])},
     ],
-)
+)  # fmt: skip
 def test_second_derivatives(options):
     arrays = {n: a.astype(mx.float64) if a.dtype == mx.float32 else a for n, a in options.items()
               if isinstance(a, mx.array)}  # fmt: skip
@@ -1031,6 +1281,9 @@ def test_once_differentiable_in_masks():
         ),
         ({"window": 0}, "window"),
         ({"softcap": -1.0}, "softcap"),
+        *(({"dropout": p}, "dropout must be between 0 and 1") for p in (-0.1, 1.5, np.nan)),
+        ({"dropout": 0.5, "key": mx.zeros(3, mx.uint32)}, r"key must be \(2,\)"),
+        ({"dropout": 0.5, "key": mx.zeros(2, mx.int32)}, r"key must be uint32, such as mx\.random"),
     ],
 )
 def test_what_does_not_fit(change, message):

@@ -164,6 +164,55 @@ struct Mask {
   }
 };
 
+/**
+ * The factors of probabilities: 0 for those that are dropped. Philox4x32-10;
+ * Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
+ */
+struct Dropout {
+  float rate; // 0: none
+  device const uint* random_key;
+  int batch;
+  int head;
+
+  /** The words of the four keys from 4 * group on. */
+  uint4 words(int query, int group) const {
+    uint4 x = uint4(uint(group), uint(query), uint(head), uint(batch));
+    uint left = random_key[0];
+    uint right = random_key[1];
+    for (int round = 0; round < 10; ++round) {
+      x = uint4(
+          mulhi(x.z, 0xCD9E8D57u) ^ x.y ^ left,
+          x.z * 0xCD9E8D57u,
+          mulhi(x.x, 0xD2511F53u) ^ x.w ^ right,
+          x.x * 0xD2511F53u);
+      left += 0x9E3779B9u;
+      right += 0xBB67AE85u;
+    }
+    return x;
+  }
+
+  bool keeps(uint word) const {
+    return rate < 1 && word >= uint(rate * 4294967296.0f);
+  }
+
+  float factor(uint word) const {
+    return keeps(word) ? 1 / (1 - rate) : 0.0f;
+  }
+
+  /** Factors of a query's keys, `key` and the next one; the former is even. */
+  float2 of_keys(int query, int key) const {
+    uint4 x = words(query, key / 4);
+    bool low = key % 4 == 0;
+    return float2(factor(low ? x.x : x.z), factor(low ? x.y : x.w));
+  }
+  /** Factors of a key's queries, `query` and the next one. */
+  float2 of_queries(int query, int key) const {
+    return float2(
+        factor(words(query, key / 4)[key % 4]),
+        factor(words(query + 1, key / 4)[key % 4]));
+  }
+};
+
 /** The visible pairs in a head, and their scores. */
 template <typename T>
 struct Scores {
@@ -180,6 +229,7 @@ struct Scores {
   Mask seen_at;
   device const bool* seen; // the head's
   float tilt; // the head's slope, of distances
+  Dropout dropout;
 
   /** The key at the position of the query. */
   int own(int query) const {
@@ -342,6 +392,26 @@ inline Rows<T> rows(
   return {array + row * size, length - at, size};
 }
 
+/** For four keys of a query: true for those that are kept. */
+template <typename T>
+[[kernel]] void attention_dropout_mask(
+    device const T* q [[buffer(0)]],
+    device const T* k [[buffer(1)]],
+    device const uint* key [[buffer(2)]],
+    device bool* out [[buffer(3)]],
+    constant float& dropout [[buffer(4)]],
+    constant int& H [[buffer(5)]],
+    constant int& Lq [[buffer(6)]],
+    constant int& Lk [[buffer(7)]],
+    uint3 at [[thread_position_in_grid]]) {
+  Dropout dropped = {dropout, key, int(at.z) / H, int(at.z) % H};
+  uint4 words = dropped.words(int(at.y), int(at.x));
+  size_t row = size_t(at.z) * Lq + at.y;
+  for (int i = 0; i < 4 && int(at.x) * 4 + i < Lk; ++i) {
+    out[row * Lk + at.x * 4 + i] = dropped.keeps(words[i]);
+  }
+}
+
 /** For 32 queries: y, and lse from the threadgroups of the first columns. */
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(128)]] void attention_parts(
@@ -352,24 +422,26 @@ template <typename T>
     device const T* mask [[buffer(4)]],
     device const bool* seen [[buffer(5)]],
     device const float* slopes [[buffer(6)]],
-    device T* y [[buffer(7)]],
-    device float* lse [[buffer(8)]],
-    constant bool& has_segments [[buffer(9)]],
-    constant bool& has_mask [[buffer(10)]],
-    constant bool& has_seen [[buffer(11)]],
-    constant bool& has_slopes [[buffer(12)]],
-    constant float& scale [[buffer(13)]],
-    constant float& softcap [[buffer(14)]],
-    constant bool& causal [[buffer(15)]],
-    constant int& window [[buffer(16)]],
-    constant int& queries [[buffer(17)]],
-    constant int& keys [[buffer(18)]],
-    constant int& size [[buffer(19)]],
-    constant int& width [[buffer(20)]],
-    constant int& heads [[buffer(21)]],
-    constant int& key_heads [[buffer(22)]],
-    constant const int* mask_shape [[buffer(23)]],
-    constant const int* seen_shape [[buffer(24)]],
+    device const uint* dropout_key [[buffer(7)]],
+    device T* y [[buffer(8)]],
+    device float* lse [[buffer(9)]],
+    constant bool& has_segments [[buffer(10)]],
+    constant bool& has_mask [[buffer(11)]],
+    constant bool& has_seen [[buffer(12)]],
+    constant bool& has_slopes [[buffer(13)]],
+    constant float& scale [[buffer(14)]],
+    constant float& softcap [[buffer(15)]],
+    constant bool& causal [[buffer(16)]],
+    constant int& window [[buffer(17)]],
+    constant float& dropout [[buffer(18)]],
+    constant int& queries [[buffer(19)]],
+    constant int& keys [[buffer(20)]],
+    constant int& size [[buffer(21)]],
+    constant int& width [[buffer(22)]],
+    constant int& heads [[buffer(23)]],
+    constant int& key_heads [[buffer(24)]],
+    constant const int* mask_shape [[buffer(25)]],
+    constant const int* seen_shape [[buffer(26)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -397,7 +469,8 @@ template <typename T>
       mask + mask_at.at(b, h),
       seen_at,
       seen + seen_at.at(b, h),
-      has_slopes ? slopes[h] : 0.0f};
+      has_slopes ? slopes[h] : 0.0f,
+      {dropout, dropout_key, b, h}};
   Rows<T> q_rows = rows(q, b, heads, h, queries, query, size);
   Tile sums[results / 8];
   float largest;
@@ -442,6 +515,14 @@ template <typename T>
           sum += e;
         }
       }
+      if (dropout > 0) {
+        for (int j = 0; j < tiles; ++j) {
+          float2 factors = scores.dropout.of_keys(
+              query + thread_.row, key + j * 8 + thread_.column);
+          p[j].thread_elements()[0] *= factors.x;
+          p[j].thread_elements()[1] *= factors.y;
+        }
+      }
       float before = precise::exp(largest - base);
       largest = found;
       total = total * before + row_sum(sum);
@@ -476,8 +557,9 @@ template <typename T>
 }
 
 /**
- * Compute probabilities and the scores' cotangents from scores and the products
- * of cotangents and values; with `of_products`, the cotangents of q k^T.
+ * Compute probabilities, after dropout, and the scores' cotangents from scores
+ * and the products of cotangents and values; with `of_products`, the cotangents
+ * of q k^T.
  */
 template <typename T>
 inline void cotangents(
@@ -490,6 +572,11 @@ inline void cotangents(
     bool of_products,
     device const float* lse,
     device const float* delta) {
+  float2 factors = float2(1.0f, 1.0f);
+  if (scores.dropout.rate > 0) {
+    factors = transposed ? scores.dropout.of_queries(query, key)
+                         : scores.dropout.of_keys(query, key);
+  }
   for (int i = 0; i < 2; ++i) {
     int at = transposed ? query + i : query;
     float slope;
@@ -499,8 +586,9 @@ inline void cotangents(
     float d = 0;
     if (score != -INFINITY) {
       e = precise::exp(score - lse[at]);
-      d = e * (ds.thread_elements()[i] - delta[at]);
+      d = e * (ds.thread_elements()[i] * factors[i] - delta[at]);
       d = of_products ? d * scores.scale * slope : d;
+      e *= factors[i];
     }
     p.thread_elements()[i] = e;
     ds.thread_elements()[i] = d;
@@ -517,26 +605,28 @@ template <typename T>
     device const T* mask [[buffer(4)]],
     device const bool* seen [[buffer(5)]],
     device const float* slopes [[buffer(6)]],
-    device const T* cotangent [[buffer(7)]],
-    device const float* lse [[buffer(8)]],
-    device const float* delta [[buffer(9)]],
-    device T* out [[buffer(10)]],
-    constant bool& has_segments [[buffer(11)]],
-    constant bool& has_mask [[buffer(12)]],
-    constant bool& has_seen [[buffer(13)]],
-    constant bool& has_slopes [[buffer(14)]],
-    constant float& scale [[buffer(15)]],
-    constant float& softcap [[buffer(16)]],
-    constant bool& causal [[buffer(17)]],
-    constant int& window [[buffer(18)]],
-    constant int& queries [[buffer(19)]],
-    constant int& keys [[buffer(20)]],
-    constant int& size [[buffer(21)]],
-    constant int& width [[buffer(22)]],
-    constant int& heads [[buffer(23)]],
-    constant int& key_heads [[buffer(24)]],
-    constant const int* mask_shape [[buffer(25)]],
-    constant const int* seen_shape [[buffer(26)]],
+    device const uint* dropout_key [[buffer(7)]],
+    device const T* cotangent [[buffer(8)]],
+    device const float* lse [[buffer(9)]],
+    device const float* delta [[buffer(10)]],
+    device T* out [[buffer(11)]],
+    constant bool& has_segments [[buffer(12)]],
+    constant bool& has_mask [[buffer(13)]],
+    constant bool& has_seen [[buffer(14)]],
+    constant bool& has_slopes [[buffer(15)]],
+    constant float& scale [[buffer(16)]],
+    constant float& softcap [[buffer(17)]],
+    constant bool& causal [[buffer(18)]],
+    constant int& window [[buffer(19)]],
+    constant float& dropout [[buffer(20)]],
+    constant int& queries [[buffer(21)]],
+    constant int& keys [[buffer(22)]],
+    constant int& size [[buffer(23)]],
+    constant int& width [[buffer(24)]],
+    constant int& heads [[buffer(25)]],
+    constant int& key_heads [[buffer(26)]],
+    constant const int* mask_shape [[buffer(27)]],
+    constant const int* seen_shape [[buffer(28)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -565,7 +655,8 @@ template <typename T>
       mask + mask_at.at(b, h),
       seen_at,
       seen + seen_at.at(b, h),
-      has_slopes ? slopes[h] : 0.0f};
+      has_slopes ? slopes[h] : 0.0f,
+      {dropout, dropout_key, b, h}};
   Tile sums[results / 8];
   for (int attempt = 0; attempt < 2; ++attempt) {
     clear(sums);
@@ -640,27 +731,29 @@ template <typename T>
     device const T* mask [[buffer(4)]],
     device const bool* seen [[buffer(5)]],
     device const float* slopes [[buffer(6)]],
-    device const T* cotangent [[buffer(7)]],
-    device const float* lse [[buffer(8)]],
-    device const float* delta [[buffer(9)]],
-    device T* grad_k [[buffer(10)]],
-    device T* grad_v [[buffer(11)]],
-    constant bool& has_segments [[buffer(12)]],
-    constant bool& has_mask [[buffer(13)]],
-    constant bool& has_seen [[buffer(14)]],
-    constant bool& has_slopes [[buffer(15)]],
-    constant float& scale [[buffer(16)]],
-    constant float& softcap [[buffer(17)]],
-    constant bool& causal [[buffer(18)]],
-    constant int& window [[buffer(19)]],
-    constant int& queries [[buffer(20)]],
-    constant int& keys [[buffer(21)]],
-    constant int& size [[buffer(22)]],
-    constant int& width [[buffer(23)]],
-    constant int& heads [[buffer(24)]],
-    constant int& key_heads [[buffer(25)]],
-    constant const int* mask_shape [[buffer(26)]],
-    constant const int* seen_shape [[buffer(27)]],
+    device const uint* dropout_key [[buffer(7)]],
+    device const T* cotangent [[buffer(8)]],
+    device const float* lse [[buffer(9)]],
+    device const float* delta [[buffer(10)]],
+    device T* grad_k [[buffer(11)]],
+    device T* grad_v [[buffer(12)]],
+    constant bool& has_segments [[buffer(13)]],
+    constant bool& has_mask [[buffer(14)]],
+    constant bool& has_seen [[buffer(15)]],
+    constant bool& has_slopes [[buffer(16)]],
+    constant float& scale [[buffer(17)]],
+    constant float& softcap [[buffer(18)]],
+    constant bool& causal [[buffer(19)]],
+    constant int& window [[buffer(20)]],
+    constant float& dropout [[buffer(21)]],
+    constant int& queries [[buffer(22)]],
+    constant int& keys [[buffer(23)]],
+    constant int& size [[buffer(24)]],
+    constant int& width [[buffer(25)]],
+    constant int& heads [[buffer(26)]],
+    constant int& key_heads [[buffer(27)]],
+    constant const int* mask_shape [[buffer(28)]],
+    constant const int* seen_shape [[buffer(29)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
@@ -695,7 +788,8 @@ template <typename T>
           mask + mask_at.at(b, h),
           seen_at,
           seen + seen_at.at(b, h),
-          has_slopes ? slopes[h] : 0.0f};
+          has_slopes ? slopes[h] : 0.0f,
+          {dropout, dropout_key, b, h}};
       for (int query = 0; query < queries; query += block) {
         if (!scores.meet(query, key, thread_)) {
           continue;
@@ -783,33 +877,36 @@ attention_vjp_mask_parts(
     device const T* mask [[buffer(4)]],
     device const bool* seen [[buffer(5)]],
     device const float* slopes [[buffer(6)]],
-    device const T* cotangent [[buffer(7)]],
-    device const float* lse [[buffer(8)]],
-    device const float* delta [[buffer(9)]],
-    device float* out [[buffer(10)]],
-    constant bool& has_segments [[buffer(11)]],
-    constant bool& has_mask [[buffer(12)]],
-    constant bool& has_seen [[buffer(13)]],
-    constant bool& has_slopes [[buffer(14)]],
-    constant float& scale [[buffer(15)]],
-    constant float& softcap [[buffer(16)]],
-    constant bool& causal [[buffer(17)]],
+    device const uint* dropout_key [[buffer(7)]],
+    device const T* cotangent [[buffer(8)]],
+    device const float* lse [[buffer(9)]],
+    device const float* delta [[buffer(10)]],
+    device float* out [[buffer(11)]],
+    constant bool& has_segments [[buffer(12)]],
+    constant bool& has_mask [[buffer(13)]],
+    constant bool& has_seen [[buffer(14)]],
+    constant bool& has_slopes [[buffer(15)]],
+    constant float& scale [[buffer(16)]],
+    constant float& softcap [[buffer(17)]],
     constant int& window [[buffer(18)]],
-    constant int& parts [[buffer(19)]],
-    constant bool& of_slopes [[buffer(20)]],
-    constant int& batch [[buffer(21)]],
-    constant int& queries [[buffer(22)]],
-    constant int& keys [[buffer(23)]],
-    constant int& size [[buffer(24)]],
-    constant int& width [[buffer(25)]],
-    constant int& heads [[buffer(26)]],
-    constant int& key_heads [[buffer(27)]],
-    constant const int* mask_shape [[buffer(28)]],
-    constant const int* seen_shape [[buffer(29)]],
+    constant float& dropout [[buffer(19)]],
+    constant int& parts [[buffer(20)]],
+    constant int& flags [[buffer(21)]],
+    constant int& batch [[buffer(22)]],
+    constant int& queries [[buffer(23)]],
+    constant int& keys [[buffer(24)]],
+    constant int& size [[buffer(25)]],
+    constant int& width [[buffer(26)]],
+    constant int& heads [[buffer(27)]],
+    constant int& key_heads [[buffer(28)]],
+    constant const int* mask_shape [[buffer(29)]],
+    constant const int* seen_shape [[buffer(30)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
+  bool causal = flags % 2 == 1;
+  bool of_slopes = flags >= 2;
   threadgroup float a_block[block * pitch];
   threadgroup float b_block[block * pitch];
   Thread thread_(index, simdgroup, lane);
@@ -862,7 +959,8 @@ attention_vjp_mask_parts(
         mask + mask_at.at(b, h),
         seen_at,
         seen + seen_at.at(b, h),
-        has_slopes ? slopes[h] : 0.0f};
+        has_slopes ? slopes[h] : 0.0f,
+        {dropout, dropout_key, b, h}};
     if (!scores.meet(query, key, thread_)) {
       continue;
     }
