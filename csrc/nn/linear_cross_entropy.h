@@ -93,7 +93,7 @@ void some_logits(
     }
   }
   Matrix<T> w{weight.data + first_word * depth, depth};
-  multiply(rows, depth, words, x, w.transposed(), to, stride, bool(bias));
+  multiply_large(rows, depth, words, x, w.transposed(), to, stride, bool(bias));
 }
 
 // The number of words in a part of a row, and the numbers of rows and words of
@@ -383,9 +383,9 @@ void linear_cross_entropy_rows_vjp(
   CountedRows<T> those(x, targets, ignore_index);
   int64_t count = those.count();
   std::fill_n(grad_x.data, grad_x.size(), T(0));
-  std::fill_n(grad_weight.data, grad_weight.size(), T(0));
   std::fill_n(grad_bias.data, grad_bias.size(), A(0));
   if (count == 0) {
+    std::fill_n(grad_weight.data, grad_weight.size(), T(0));
     return;
   }
   int64_t wide = std::clamp(
@@ -404,8 +404,6 @@ void linear_cross_entropy_rows_vjp(
     A* to_weight = sums_weight.data();
     if constexpr (std::is_same_v<T, A>) {
       to_weight = grad_weight.data + (of_weight ? word * depth : 0);
-    } else {
-      std::fill(sums_weight.begin(), sums_weight.end(), A(0));
     }
     for (int64_t row = 0; row < count; row += high) {
       int64_t rows = std::min(high, count - row);
@@ -443,7 +441,7 @@ void linear_cross_entropy_rows_vjp(
           }
         }
         if (of_weight) {
-          multiply(
+          multiply_large(
               m,
               rows,
               depth,
@@ -451,7 +449,7 @@ void linear_cross_entropy_rows_vjp(
               some,
               to_weight + first * depth,
               depth,
-              true);
+              row > 0);
         }
       };
       mlxgen::share(
@@ -467,7 +465,7 @@ void linear_cross_entropy_rows_vjp(
       }
       int64_t across = (depth + columns_of_share - 1) / columns_of_share;
       auto of_rows = [&](int64_t first, int64_t column) {
-        multiply(
+        multiply_large(
             std::min(rows_of_share, rows - first),
             n,
             std::min(columns_of_share, depth - column),

@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
+#include "../reduce.h"
 #include "mlxgen/kernel.h"
 #include "mlxgen/loop.h"
 
@@ -169,6 +171,61 @@ A* pack(
   return to;
 }
 
+// The largest number of rows that are multiplied without copies of blocks.
+constexpr int64_t few = 4;
+
+/** c = a b, or c += a b, for contiguous rows of a and columns of b. */
+template <typename A, typename TB>
+MLXGEN_MULTIVERSION void few_by_columns(
+    int64_t rows,
+    int64_t inner,
+    int64_t columns,
+    const A* a,
+    Matrix<TB> b,
+    A* c,
+    int64_t stride,
+    bool add) {
+  for (int64_t j = 0; j < columns; ++j) {
+    const TB* column = b.data + j * b.across;
+    for (int64_t i = 0; i < rows; ++i) {
+      const A* row = a + i * inner;
+      A sum = sum_over<A>(inner, [=](int64_t p) {
+        return row[p] * static_cast<A>(mlxgen::widen(column[p]));
+      });
+      c[i * stride + j] = add ? c[i * stride + j] + sum : sum;
+    }
+  }
+}
+
+/**
+ * c = a b for contiguous rows of b. With few rows, b is read once; otherwise c
+ * is written once.
+ */
+template <typename A, typename TB>
+MLXGEN_MULTIVERSION void few_by_rows(
+    int64_t rows,
+    int64_t inner,
+    int64_t columns,
+    Matrix<A> a,
+    Matrix<TB> b,
+    A* c,
+    int64_t stride,
+    bool add) {
+  for (int64_t k = 0; k < rows * inner; ++k) {
+    int64_t i = rows <= few ? k % rows : k / inner;
+    int64_t p = rows <= few ? k / rows : k % inner;
+    A factor = a.data[i * a.down + p * a.across];
+    const TB* from = b.data + p * b.down;
+    A* to = c + i * stride;
+    if (p == 0 && !add) {
+      std::fill_n(to, columns, A(0));
+    }
+    for (int64_t j = 0; j < columns; ++j) {
+      to[j] += factor * static_cast<A>(mlxgen::widen(from[j]));
+    }
+  }
+}
+
 } // namespace product
 
 /**
@@ -227,6 +284,43 @@ void multiply(
       }
     }
   }
+}
+
+/**
+ * multiply() for one matrix that is much larger than the caches: with few rows,
+ * or few columns of `a`, it takes as long as reading or writing this matrix.
+ */
+template <typename A, typename TA, typename TB>
+void multiply_large(
+    int64_t rows,
+    int64_t inner,
+    int64_t columns,
+    Matrix<TA> a,
+    Matrix<TB> b,
+    A* c,
+    int64_t stride,
+    bool add = false) {
+  using namespace product;
+  thread_local std::vector<A> copy;
+  if (rows <= few && b.down == 1) {
+    copy.resize(std::max<size_t>(copy.size(), rows * inner));
+    for (int64_t i = 0; i < rows * inner; ++i) {
+      const TA* from = a.from(i / inner, i % inner).data;
+      copy[i] = static_cast<A>(mlxgen::widen(*from));
+    }
+    mlxgen::multiversion([&] {
+      few_by_columns(rows, inner, columns, copy.data(), b, c, stride, add);
+    });
+    return;
+  }
+  if constexpr (std::is_same_v<TA, A>) {
+    if (b.across == 1 && inner > 0 && (rows <= few || inner <= few)) {
+      mlxgen::multiversion(
+          [&] { few_by_rows(rows, inner, columns, a, b, c, stride, add); });
+      return;
+    }
+  }
+  multiply(rows, inner, columns, a, b, c, stride, add);
 }
 
 } // namespace mlxops::cpu
