@@ -177,6 +177,41 @@ void cross_entropy_rows(
       });
 }
 
+/**
+ * The mean of a row of losses: their sum over `total`, the sum of their
+ * weights, or 1 if all are ignored.
+ */
+template <typename A>
+void mean_of_losses(
+    In<A> losses,
+    In<A> weights,
+    In<int32_t> targets,
+    int ignore_index,
+    Out<A> mean,
+    Out<A> total) {
+  int64_t n = losses.dim(-1);
+  for (int64_t i = 0; i < mean.size(); ++i) {
+    const int32_t* begin = targets.data + i * n;
+    bool none = std::all_of(
+        begin, begin + n, [=](int32_t y) { return y == ignore_index; });
+    total[i] = sum_block(weights.data + i * n, n) + A(none);
+    mean[i] = sum_block(losses.data + i * n, n) / total[i];
+  }
+}
+
+/** The gradient of mean_of_losses, the same for all losses of a row. */
+template <typename A>
+void mean_of_losses_vjp(
+    In<A> cotangent,
+    In<A> total,
+    In<int32_t> targets,
+    Out<A> out) {
+  int64_t n = targets.dim(-1);
+  for (int64_t i = 0; i < cotangent.size(); ++i) {
+    std::fill_n(out.data + i * n, n, cotangent[i] / total[i]);
+  }
+}
+
 namespace block {
 
 template <bool capped, bool weighted, typename A>

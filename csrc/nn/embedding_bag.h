@@ -136,14 +136,12 @@ void embedding_bag_max(
 /**
  * The gradient with respect to the table. Items are sorted by index first, so
  * that every row is written once and by one thread. `places` are the items of
- * maxima, which alone contribute. Only the Metal kernel uses an order of the
- * items.
+ * maxima, which alone contribute.
  */
 template <typename T>
 void embedding_bag_weight_vjp(
     In<T> cotangent,
     In<int32_t> indices,
-    In<uint32_t>,
     In<int32_t> offsets,
     In<T> per_sample_weights,
     In<int32_t> places,
@@ -153,27 +151,33 @@ void embedding_bag_weight_vjp(
   using A = accum_t<T>;
   int64_t n = cotangent.dim(1);
   Bags bags(indices, offsets);
-  std::vector<int64_t> starts(rows + 1);
+  auto is_row = [=](int32_t index) { return index >= 0 && index < rows; };
+  // The items of a row are order[starts[row]] to order[starts[row + 1] - 1];
+  // until they are in order, starts[row + 1] is where the row's next one goes.
+  std::vector<int64_t> starts(rows + 2);
   std::vector<int64_t> order(bags.items());
   for (int64_t i = 0; i < bags.items(); ++i) {
-    if (indices[i] >= 0 && indices[i] < rows) {
-      ++starts[indices[i] + 1];
+    if (is_row(indices[i])) {
+      ++starts[indices[i] + 2];
     }
   }
   for (int64_t row = 0; row < rows; ++row) {
-    starts[row + 1] += starts[row];
+    starts[row + 2] += starts[row + 1];
   }
-  std::vector<int64_t> next = starts;
   for (int64_t i = 0; i < bags.items(); ++i) {
-    if (indices[i] >= 0 && indices[i] < rows) {
-      order[next[indices[i]]++] = i;
+    if (is_row(indices[i])) {
+      order[starts[indices[i] + 1]++] = i;
     }
   }
-  int64_t cost = (bags.items() / std::max(1, rows) + 1) * n;
+  int64_t cost = bags.items() * n / std::max(1, rows) + n / 8;
   rows::share(rows, cost, [&](int64_t first_row, int64_t last_row) {
     std::vector<A> scratch(n);
     A* total = scratch.data();
     for (int64_t row = first_row; row < last_row; ++row) {
+      if (starts[row] == starts[row + 1]) {
+        std::fill_n(out.data + row * n, n, T(0));
+        continue;
+      }
       std::fill_n(total, n, A(0));
       for (int64_t at = starts[row]; at < starts[row + 1]; ++at) {
         int64_t i = order[at];
@@ -200,6 +204,22 @@ void embedding_bag_weight_vjp(
       rows::store(out.data + row * n, n, [=](int64_t j) { return total[j]; });
     }
   });
+}
+
+/** The same; only the Metal kernel uses an order of the items. */
+template <typename T>
+void embedding_bag_sorted_vjp(
+    In<T> cotangent,
+    In<int32_t> indices,
+    In<uint32_t>,
+    In<int32_t> offsets,
+    In<T> per_sample_weights,
+    In<int32_t> places,
+    int rows,
+    bool mean,
+    Out<T> out) {
+  embedding_bag_weight_vjp(
+      cotangent, indices, offsets, per_sample_weights, places, rows, mean, out);
 }
 
 /** The gradient with respect to per_sample_weights. */

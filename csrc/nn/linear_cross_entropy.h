@@ -383,9 +383,9 @@ void linear_cross_entropy_rows_vjp(
   CountedRows<T> those(x, targets, ignore_index);
   int64_t count = those.count();
   std::fill_n(grad_x.data, grad_x.size(), T(0));
-  std::fill_n(grad_weight.data, grad_weight.size(), T(0));
   std::fill_n(grad_bias.data, grad_bias.size(), A(0));
   if (count == 0) {
+    std::fill_n(grad_weight.data, grad_weight.size(), T(0));
     return;
   }
   int64_t wide = std::clamp(
@@ -404,8 +404,6 @@ void linear_cross_entropy_rows_vjp(
     A* to_weight = sums_weight.data();
     if constexpr (std::is_same_v<T, A>) {
       to_weight = grad_weight.data + (of_weight ? word * depth : 0);
-    } else {
-      std::fill(sums_weight.begin(), sums_weight.end(), A(0));
     }
     for (int64_t row = 0; row < count; row += high) {
       int64_t rows = std::min(high, count - row);
@@ -451,7 +449,7 @@ void linear_cross_entropy_rows_vjp(
               some,
               to_weight + first * depth,
               depth,
-              true);
+              row > 0);
         }
       };
       mlxgen::share(

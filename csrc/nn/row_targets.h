@@ -44,19 +44,13 @@ inline mx::array to_int32(
     const std::optional<mx::array>& row_weight,
     int ignore_index,
     mx::StreamOrDevice s) {
-  auto dtype = targets.dtype();
-  auto out = mx::astype(targets, mx::int32, s);
-  auto info = mx::iinfo(dtype);
-  constexpr int64_t most = std::numeric_limits<int32_t>::max();
-  if (info.max <= static_cast<uint64_t>(most)) {
-    return of_weights(out, row_weight, ignore_index, s);
+  // Numbers out of range become the ends of the range, which are not words.
+  auto out = mlxgen::to_dtype(targets, mx::int32, mx::to_stream(s));
+  using Limits = std::numeric_limits<int32_t>;
+  if (ignore_index == Limits::min() || ignore_index == Limits::max()) {
+    auto fits = mx::equal(mx::astype(out, targets.dtype(), s), targets, s);
+    out = mx::where(fits, out, mx::array(-1), s);
   }
-  auto fits = mx::less_equal(targets, mx::array(most, dtype), s);
-  if (info.min < 0) {
-    auto least = mx::array(int64_t(std::numeric_limits<int32_t>::min()), dtype);
-    fits = mx::logical_and(fits, mx::greater_equal(targets, least, s), s);
-  }
-  out = mx::where(fits, out, mx::array(ignore_index == -1 ? -2 : -1), s);
   return of_weights(out, row_weight, ignore_index, s);
 }
 

@@ -8,7 +8,7 @@ from nn import losses
 from nn.losses import EPSILON
 from ops.accuracy import draw
 
-from mlxgen.testing import LAYOUTS, metal_backend, to_numpy
+from mlxgen.testing import LAYOUTS, gradcheck, metal_backend, to_numpy
 
 OPTIONS = {
     "plain": {},
@@ -360,15 +360,100 @@ def test_memory_without_the_gradient_of_weights():
     assert mx.get_peak_memory() - before < weight.nbytes / 10
 
 
-def test_once_differentiable():
-    (x, weight, _), _, targets = inputs(mx.float32)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"reduction": "none", "z_loss": 0.3},
+        {"label_smoothing": 0.2, "class_weight": mx.array([0.5, 2.0, 1.0, 0.0, 3.0])},
+        {"logit_softcap": 2.0, "z_loss": 0.1, "label_smoothing": 0.1},
+        {
+            "row_weight": mx.array([0.5, 0.0, 2.0, 1.0]),
+            "class_weight": mx.array([0.5, 2.0, 1.0, 0.0, 3.0]),
+            "ignore_index": 0,
+            "z_loss": 0.2,
+        },
+    ],
+)
+def test_second_derivatives(options):
+    (x, weight, bias), _, _ = inputs(mx.float64, (4,), 3, 5)
+    targets = mx.array([2, 0, -100, 4])
+    if options.get("ignore_index") == 0:
+        targets = mx.array([2, 0, 1, 4])
 
-    def of_gradient(x):
-        loss = mx.grad(lambda x: mlxops.nn.linear_cross_entropy(x, weight, mx.array(targets)))
-        return (loss(x) ** 2).sum()
+    def loss(x, weight, bias=None):
+        return mlxops.nn.linear_cross_entropy(x, weight, targets, bias, **options)
 
-    with pytest.raises(ValueError, match=r"cross_entropy_rows_vjp\] Not differentiable"):
-        mx.grad(of_gradient)(x)
+    gradcheck(loss, x, weight, 3 + bias, checks=("second", "jvp"))
+    gradcheck(lambda x: loss(x, weight), x, checks=("second", "jvp"))
+    gradcheck(lambda weight: loss(x, weight), weight, checks=("second",))
+    gradcheck(lambda bias: loss(x, weight, bias), bias, checks=("second",))
+
+
+def test_second_derivatives_of_one_row_and_of_axes(dtype):
+    """The second derivatives are those of cross_entropy of the logits."""
+    for rows in ((), (1,), (2, 3)):
+        (x, weight, _), _, targets = inputs(dtype, rows, 3, 5)
+        targets = mx.array(targets)
+
+        def size(loss, x=x, weight=weight):
+            def of_gradients(x, weight):
+                return sum(mx.square(g).sum() for g in mx.grad(loss, argnums=(0, 1))(x, weight))
+
+            return mx.grad(of_gradients, argnums=(0, 1))(x, weight)
+
+        def wide(x, weight, targets=targets):
+            up = mx.float64 if dtype == mx.float64 else mx.float32
+            return mlxops.nn.cross_entropy(x.astype(up) @ weight.astype(up).T, targets)
+
+        got = size(lambda x, w, targets=targets: mlxops.nn.linear_cross_entropy(x, w, targets))
+        for g, w in zip(got, size(wide), strict=True):
+            assert g.dtype == dtype
+            assert_near(g, to_numpy(w), 8 * EPSILON[dtype] + 1e-12)
+
+
+def test_second_derivatives_omit_infinite_rows():
+    (x, weight, _), _, _ = inputs(mx.float64, (3,), 3, 5)
+    infinite = mx.concatenate([x[:2], mx.full((1, 3), mx.inf, mx.float64)])
+
+    def size(x, targets):
+        def of_x(x, weight):
+            return mlxops.nn.linear_cross_entropy(x, weight, mx.array(targets))
+
+        def of_gradients(x, weight):
+            return sum(mx.square(g).sum() for g in mx.grad(of_x, argnums=(0, 1))(x, weight))
+
+        return [np.array(g) for g in mx.grad(of_gradients, argnums=(0, 1))(x, weight)]
+
+    got, wanted = size(infinite, [1, 3, -100]), size(x[:2], [1, 3])
+    np.testing.assert_allclose(got[0][:2], wanted[0], 1e-12)
+    assert not got[0][2].any()
+    np.testing.assert_allclose(got[1], wanted[1], 1e-12)
+    assert np.isnan(size(x, [1, 7, 2])[0][1]).all()
+
+
+def test_twice_differentiable():
+    (x, weight, _), _, targets = inputs(mx.float32, (2,), 3, 4)
+
+    def derivative(of):
+        return lambda x: mx.square(mx.grad(of)(x)).sum()
+
+    def loss(x):
+        return mlxops.nn.linear_cross_entropy(x, weight, mx.array(targets))
+
+    with pytest.raises(ValueError, match=r"linear_cross_entropy_second\] Not differentiable"):
+        mx.grad(derivative(derivative(loss)))(x)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 5])
+@pytest.mark.parametrize(("depth", "words"), [(1, 1), (17, 30), (300, 600)])
+def test_few_rows(dtype, rows, depth, words):
+    """Few rows are multiplied without copies of the weights."""
+    arrays, values, targets = inputs(dtype, (rows,), depth, words)
+    small = 1 / np.sqrt(depth)
+    arrays[1], values[1] = draw(dtype, (words, depth), -small, small, 1)
+    check(dtype, arrays, values, targets, epsilon=1e-5)
+    check(dtype, arrays, values, targets, biased=False, epsilon=1e-5)
 
 
 def test_errors():

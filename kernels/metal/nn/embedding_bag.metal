@@ -128,7 +128,7 @@ template <typename T>
 
 /** A simdgroup per row of the table. */
 template <typename T>
-[[kernel]] void embedding_bag_weight_vjp(
+[[kernel]] void embedding_bag_sorted_vjp(
     device const T* cotangent [[buffer(0)]],
     device const int* indices [[buffer(1)]],
     device const uint* order [[buffer(2)]],

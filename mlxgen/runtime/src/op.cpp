@@ -1,10 +1,13 @@
 // The code that generated operators share, compiled once per library; op.h
 // describes the functions.
 
+#include <algorithm>
+#include <limits>
 #include <new>
 #include <numeric>
 #include <sstream>
 #include <stdexcept>
+#include <type_traits>
 #include <typeinfo>
 
 #include "mlx/backend/common/utils.h"
@@ -185,27 +188,6 @@ std::vector<Named> named(const char* name, const Arrays& arrays) {
   return out;
 }
 
-array to_dtype(const array& a, Dtype dtype, const Stream& s) {
-  auto is_integer = [](Dtype d) { return mx::issubdtype(d, mx::integer); };
-  if (a.dtype() == dtype || !is_integer(a.dtype()) || !is_integer(dtype)) {
-    return mx::astype(a, dtype, s);
-  }
-  auto out = a;
-  auto from = mx::iinfo(a.dtype());
-  auto to = mx::iinfo(dtype);
-  if (from.min < to.min && to.min == 0) {
-    // Negative numbers become larger than all others of the same width.
-    out = mx::astype(a, mx::uint64, s);
-    from = mx::iinfo(mx::uint64);
-  } else if (from.min < to.min) {
-    out = mx::maximum(out, array(to.min, a.dtype()), s);
-  }
-  if (from.max > to.max) {
-    out = mx::minimum(out, array(to.max, out.dtype()), s);
-  }
-  return mx::astype(out, dtype, s);
-}
-
 namespace {
 
 /** The number of bytes of an array, which MLX computes modulo 2^64. */
@@ -238,12 +220,23 @@ void no_memory(const Shape& shape, Dtype dtype) {
 
 namespace {
 
+/** True if `a` is row-contiguous, or will be when it is computed. */
+bool is_row_contiguous(const array& a) {
+  if (a.is_available()) {
+    return a.flags().row_contiguous;
+  }
+  auto from = a.has_primitive()
+      ? dynamic_cast<RowContiguousOutputs*>(&a.primitive())
+      : nullptr;
+  return from != nullptr && from->row_contiguous();
+}
+
 /**
  * A row-contiguous array on the CPU. MLX's own function also copies an array
  * that is already row-contiguous if its buffer is much larger, to release the
  * buffer; kernels do not keep their inputs, so that this copy is not needed.
  */
-class RowContiguous : public Primitive {
+class RowContiguous : public Primitive, public RowContiguousOutputs {
  public:
   using Primitive::Primitive;
 
@@ -276,6 +269,64 @@ class RowContiguous : public Primitive {
   const char* name() const override {
     return "RowContiguous";
   }
+  bool row_contiguous() override {
+    return true;
+  }
+  bool is_equivalent(const Primitive&) const override {
+    return true;
+  }
+  std::vector<Shape> output_shapes(const Arrays& inputs) override {
+    return {inputs[0].shape()};
+  }
+
+  /** `a`, unless it is known to be row-contiguous. */
+  static array of(const array& a, const Stream& s) {
+    if (is_row_contiguous(a)) {
+      return a;
+    }
+    auto op = std::make_shared<RowContiguous>(s);
+    return array(a.shape(), a.dtype(), std::move(op), {a});
+  }
+};
+
+/** Integers as int32 on the CPU; those out of range become the nearest one. */
+class ToInt32 : public Primitive, public RowContiguousOutputs {
+ public:
+  using Primitive::Primitive;
+
+  void eval_cpu(const Arrays& inputs, Arrays& outputs) override {
+    auto& encoder = cpu::begin(stream(), inputs, outputs);
+    using Wide = Types<int64_t, uint32_t, uint64_t>;
+    for_dtype(Wide(), inputs[0].dtype(), [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      using Limits = std::numeric_limits<int32_t>;
+      cpu::enqueue(
+          encoder,
+          inputs,
+          outputs,
+          [from = In<T>(inputs[0]), to = Out<int32_t>(outputs[0])] {
+            for (int64_t i = 0; i < to.size(); ++i) {
+              T low = std::is_signed_v<T> ? T(Limits::min()) : T(0);
+              to[i] = static_cast<int32_t>(
+                  std::clamp(from[i], low, T(Limits::max())));
+            }
+          });
+    });
+  }
+  void eval_gpu(const Arrays&, Arrays&) override {
+    throw std::logic_error("[ToInt32] The GPU uses MLX's own primitives.");
+  }
+  std::pair<Arrays, std::vector<int>> vmap(
+      const Arrays& inputs,
+      const std::vector<int>& axes) override {
+    return {{of(inputs[0], stream())}, axes};
+  }
+  const char* name() const override {
+    return "ToInt32";
+  }
+  bool row_contiguous() override {
+    return true;
+  }
   bool is_equivalent(const Primitive&) const override {
     return true;
   }
@@ -284,23 +335,41 @@ class RowContiguous : public Primitive {
   }
 
   static array of(const array& a, const Stream& s) {
-    auto op = std::make_shared<RowContiguous>(s);
-    return array(a.shape(), a.dtype(), std::move(op), {a});
-  }
-
-  /** Return true if `a` is, or will be when it is evaluated. */
-  static bool is(const array& a) {
-    return a.is_available()
-        ? a.flags().row_contiguous
-        : a.has_primitive() && typeid(a.primitive()) == typeid(RowContiguous);
+    auto op = std::make_shared<ToInt32>(s);
+    return array(
+        a.shape(), mx::int32, std::move(op), {RowContiguous::of(a, s)});
   }
 };
 
 } // namespace
 
+array to_dtype(const array& a, Dtype dtype, const Stream& s) {
+  auto is_integer = [](Dtype d) { return mx::issubdtype(d, mx::integer); };
+  if (a.dtype() == dtype || !is_integer(a.dtype()) || !is_integer(dtype)) {
+    return mx::astype(a, dtype, s);
+  }
+  auto out = a;
+  auto from = mx::iinfo(a.dtype());
+  auto to = mx::iinfo(dtype);
+  if (dtype == mx::int32 && from.max > to.max && s.device == mx::Device::cpu) {
+    return ToInt32::of(a, s);
+  }
+  if (from.min < to.min && to.min == 0) {
+    // Negative numbers become larger than all others of the same width.
+    out = mx::astype(a, mx::uint64, s);
+    from = mx::iinfo(mx::uint64);
+  } else if (from.min < to.min) {
+    out = mx::maximum(out, array(to.min, a.dtype()), s);
+  }
+  if (from.max > to.max) {
+    out = mx::minimum(out, array(to.max, out.dtype()), s);
+  }
+  return mx::astype(out, dtype, s);
+}
+
 array ready(const array& a, Dtype dtype, const Stream& s, bool for_kernel) {
   auto out = to_dtype(a, dtype, s);
-  if (!for_kernel || RowContiguous::is(out)) {
+  if (!for_kernel || is_row_contiguous(out)) {
     return out;
   }
   // MLX does not check that it can allocate memory for the copy.

@@ -248,6 +248,13 @@ std::vector<Named> named(const char* name, const Arrays& arrays);
  */
 array to_dtype(const array& a, Dtype dtype, const Stream& s);
 
+/** Base of primitives that may know the layout of their outputs. */
+struct RowContiguousOutputs {
+  virtual ~RowContiguousOutputs() = default;
+  /** True if all outputs are row-contiguous: kernels need no copy of them. */
+  virtual bool row_contiguous() = 0;
+};
+
 /** An input as composites and kernels that are not elementwise receive it. */
 array ready(
     const array& a,

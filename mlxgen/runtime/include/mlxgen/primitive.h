@@ -66,7 +66,7 @@ enum class Vmap {
 };
 
 template <typename Op>
-class Operator : public Primitive {
+class Operator : public Primitive, public RowContiguousOutputs {
  public:
   using Primitive::Primitive;
 
@@ -161,6 +161,12 @@ class Operator : public Primitive {
 
   bool is_equivalent(const Primitive& other) const override {
     return same(self().state(), static_cast<const Op&>(other).state());
+  }
+
+  /** Outputs of kernels over views are; see In and Out. */
+  bool row_contiguous() override {
+    return requires { &Op::template task<float>; } &&
+        stream().device == mx::Device::cpu;
   }
 
   std::tuple<> state() const {

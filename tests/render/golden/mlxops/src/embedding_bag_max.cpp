@@ -83,9 +83,8 @@ class EmbeddingBagMax : public mlxgen::Operator<EmbeddingBagMax> {
     auto offsets = has_offsets_ ? std::optional(primals[2]) : std::nullopt;
     const int rows = weight.shape(0);
     if (arg == 0) {
-      // weight: embedding_bag_weight_vjp(grad_most, indices,
-      // argsort(flatten(indices)), offsets, None, stop_gradient(result_places),
-      // rows, False)
+      // weight: embedding_bag_weight_vjp(grad_most, indices, offsets, None,
+      // stop_gradient(result_places), rows, False)
       mlxgen::refuse_shapeless(
           "embedding_bag_max", "its gradient uses rows as a number");
       return {
@@ -93,7 +92,6 @@ class EmbeddingBagMax : public mlxgen::Operator<EmbeddingBagMax> {
           mlxops::embedding_bag_weight_vjp(
               cotangents[0],
               indices,
-              mx::argsort(mx::flatten(indices, 0, -1, s), -1, s),
               offsets,
               std::nullopt,
               mx::stop_gradient(outputs[1], s),

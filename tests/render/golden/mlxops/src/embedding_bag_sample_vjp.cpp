@@ -82,8 +82,8 @@ class EmbeddingBagSampleVjp : public mlxgen::Operator<EmbeddingBagSampleVjp> {
               weight, indices, offsets, cotangents[0], false, s)};
     }
     if (arg == 1) {
-      // weight: embedding_bag_weight_vjp(cotangent, indices,
-      // argsort(flatten(indices)), offsets, grad, None, rows, False)
+      // weight: embedding_bag_weight_vjp(cotangent, indices, offsets, grad,
+      // None, rows, False)
       mlxgen::refuse_shapeless(
           "embedding_bag_sample_vjp", "its gradient uses rows as a number");
       return {
@@ -91,7 +91,6 @@ class EmbeddingBagSampleVjp : public mlxgen::Operator<EmbeddingBagSampleVjp> {
           mlxops::embedding_bag_weight_vjp(
               cotangent,
               indices,
-              mx::argsort(mx::flatten(indices, 0, -1, s), -1, s),
               offsets,
               cotangents[0],
               std::nullopt,

@@ -94,9 +94,8 @@ class EmbeddingBagSum : public mlxgen::Operator<EmbeddingBagSum> {
         : std::nullopt;
     const int rows = weight.shape(0);
     if (arg == 0) {
-      // weight: embedding_bag_weight_vjp(grad, indices,
-      // argsort(flatten(indices)), offsets, per_sample_weights, None, rows,
-      // mean)
+      // weight: embedding_bag_weight_vjp(grad, indices, offsets,
+      // per_sample_weights, None, rows, mean)
       mlxgen::refuse_shapeless(
           "embedding_bag_sum", "its gradient uses rows as a number");
       return {
@@ -104,7 +103,6 @@ class EmbeddingBagSum : public mlxgen::Operator<EmbeddingBagSum> {
           mlxops::embedding_bag_weight_vjp(
               cotangents[0],
               indices,
-              mx::argsort(mx::flatten(indices, 0, -1, s), -1, s),
               offsets,
               per_sample_weights,
               std::nullopt,

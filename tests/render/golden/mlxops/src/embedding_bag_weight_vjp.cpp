@@ -7,13 +7,9 @@
 #include "mlxgen/primitive.h"
 #include "mlxops/embedding_bag_picked.h"
 #include "mlxops/embedding_bag_sample_vjp.h"
+#include "mlxops/embedding_bag_sorted_vjp.h"
 #include "mlxops/embedding_bag_sum.h"
 #include "nn/embedding_bag.h"
-
-#ifdef _METAL_
-#include "mlxgen/metal.h"
-#include "mlxops/metal/nn_embedding_bag_metal.h"
-#endif
 
 namespace mlxops {
 
@@ -21,7 +17,6 @@ namespace {
 
 const mlxgen::DtypeRule kDtypes{mlxgen::floating};
 const mlxgen::DtypeRule kIndicesDtypes{{mx::int32}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kOrderDtypes{{mx::uint32}, mlxgen::Integers::keep};
 const mlxgen::DtypeRule kOffsetsDtypes{{mx::int32}, mlxgen::Integers::keep};
 const mlxgen::DtypeRule kPlacesDtypes{{mx::int32}, mlxgen::Integers::keep};
 
@@ -30,6 +25,35 @@ std::vector<mx::Shape> embedding_bag_weight_vjp_shapes(
     int rows) {
   const int width = cotangent.shape(1);
   return {mx::Shape{rows, width}};
+}
+
+// embedding_bag_sorted_vjp( cotangent, indices, argsort(flatten(indices)),
+// offsets, per_sample_weights, places, rows, mean)
+mx::array embedding_bag_weight_vjp_composite(
+    const mx::array& cotangent,
+    const mx::array& indices,
+    const std::optional<mx::array>& offsets,
+    const std::optional<mx::array>& per_sample_weights,
+    const std::optional<mx::array>& places,
+    int rows,
+    bool mean,
+    mx::StreamOrDevice s) try {
+  return mlxgen::refuse_shapeless_gradient(
+      "embedding_bag_weight_vjp",
+      "its composite calls flatten",
+      mlxops::embedding_bag_sorted_vjp(
+          cotangent,
+          indices,
+          mx::argsort(mx::flatten(indices, 0, -1, s), -1, s),
+          offsets,
+          per_sample_weights,
+          places,
+          rows,
+          mean,
+          s),
+      s);
+} catch (const std::exception&) {
+  mlxgen::fail_in("embedding_bag_weight_vjp");
 }
 
 class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
@@ -62,15 +86,14 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
       std::vector<mx::array>& outputs) const {
     return [cotangent = mlxgen::In<T>(inputs[0]),
             indices = mlxgen::In<int32_t>(inputs[1]),
-            order = mlxgen::In<uint32_t>(inputs[2]),
-            offsets = has_offsets_ ? mlxgen::In<int32_t>(inputs[3])
+            offsets = has_offsets_ ? mlxgen::In<int32_t>(inputs[2])
                                    : mlxgen::In<int32_t>(),
             per_sample_weights = has_per_sample_weights_
-                ? mlxgen::In<T>(inputs[3 + has_offsets_])
+                ? mlxgen::In<T>(inputs[2 + has_offsets_])
                 : mlxgen::In<T>(),
             places = has_places_
                 ? mlxgen::In<int32_t>(
-                      inputs[3 + has_offsets_ + has_per_sample_weights_])
+                      inputs[2 + has_offsets_ + has_per_sample_weights_])
                 : mlxgen::In<int32_t>(),
             rows = rows_,
             mean = mean_,
@@ -78,7 +101,6 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
       mlxops::cpu::embedding_bag_weight_vjp<T>(
           cotangent,
           indices,
-          order,
           offsets,
           per_sample_weights,
           places,
@@ -88,16 +110,30 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
     };
   }
 
+  std::vector<mx::array> composite(const std::vector<mx::array>& inputs) {
+    return {embedding_bag_weight_vjp_composite(
+        inputs[0],
+        inputs[1],
+        has_offsets_ ? std::optional(inputs[2]) : std::nullopt,
+        has_per_sample_weights_ ? std::optional(inputs[2 + has_offsets_])
+                                : std::nullopt,
+        has_places_
+            ? std::optional(inputs[2 + has_offsets_ + has_per_sample_weights_])
+            : std::nullopt,
+        rows_,
+        mean_,
+        stream())};
+  }
+
   std::vector<mx::array> apply(const std::vector<mx::array>& inputs) {
     return {mlxops::embedding_bag_weight_vjp(
         inputs[0],
         inputs[1],
-        inputs[2],
-        has_offsets_ ? std::optional(inputs[3]) : std::nullopt,
-        has_per_sample_weights_ ? std::optional(inputs[3 + has_offsets_])
+        has_offsets_ ? std::optional(inputs[2]) : std::nullopt,
+        has_per_sample_weights_ ? std::optional(inputs[2 + has_offsets_])
                                 : std::nullopt,
         has_places_
-            ? std::optional(inputs[3 + has_offsets_ + has_per_sample_weights_])
+            ? std::optional(inputs[2 + has_offsets_ + has_per_sample_weights_])
             : std::nullopt,
         rows_,
         mean_,
@@ -112,12 +148,12 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
       const mx::Stream& s) {
     const auto& cotangent = primals[0];
     const auto& indices = primals[1];
-    auto offsets = has_offsets_ ? std::optional(primals[3]) : std::nullopt;
+    auto offsets = has_offsets_ ? std::optional(primals[2]) : std::nullopt;
     auto per_sample_weights = has_per_sample_weights_
-        ? std::optional(primals[3 + has_offsets_])
+        ? std::optional(primals[2 + has_offsets_])
         : std::nullopt;
     auto places = has_places_
-        ? std::optional(primals[3 + has_offsets_ + has_per_sample_weights_])
+        ? std::optional(primals[2 + has_offsets_ + has_per_sample_weights_])
         : std::nullopt;
     if (arg == 0) {
       // cotangent: embedding_bag_sum(grad, indices, offsets,
@@ -135,7 +171,7 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
                               : mlxops::embedding_bag_picked(
                                     cotangents[0], indices, *places, s)};
     }
-    if (has_per_sample_weights_ && arg == 3 + has_offsets_) {
+    if (has_per_sample_weights_ && arg == 2 + has_offsets_) {
       // per_sample_weights: embedding_bag_sample_vjp(cotangent, grad, indices,
       // offsets)
       return {
@@ -147,21 +183,13 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
       // indices: none (integers)
       mlxgen::not_differentiable("embedding_bag_weight_vjp", "indices");
     }
-    if (arg == 2) {
-      // order: none (integers)
-      mlxgen::not_differentiable("embedding_bag_weight_vjp", "order");
-    }
-    if (has_offsets_ && arg == 3) {
+    if (has_offsets_ && arg == 2) {
       // offsets: none (integers)
       mlxgen::not_differentiable("embedding_bag_weight_vjp", "offsets");
     }
     // places: none (integers)
     mlxgen::not_differentiable("embedding_bag_weight_vjp", "places");
   }
-
-  void run_metal(
-      const std::vector<mx::array>& inputs,
-      std::vector<mx::array>& outputs);
 
  private:
   int rows_;
@@ -178,18 +206,12 @@ const mlxgen::Dispatch EmbeddingBagWeightVjp::dispatch(
     {
         mlxgen::cpu::over_views<EmbeddingBagWeightVjp, mlxgen::Floating>(
             "embedding_bag_weight_vjp"),
-#ifdef _METAL_
-        {mlxgen::Backend::metal,
-         "embedding_bag_weight_vjp",
-         {mx::float16, mx::bfloat16, mx::float32},
-         mlxgen::launch(&EmbeddingBagWeightVjp::run_metal)},
-#endif
-    });
+    },
+    /* has_composite */ true);
 
 mx::array embedding_bag_weight_vjp(
     const mx::array& cotangent,
     const mx::array& indices,
-    const mx::array& order,
     const std::optional<mx::array>& offsets,
     const std::optional<mx::array>& per_sample_weights,
     const std::optional<mx::array>& places,
@@ -202,12 +224,6 @@ mx::array embedding_bag_weight_vjp(
       "cotangent must be (bags, width).",
       mlxgen::given("cotangent", cotangent));
   const int bags = cotangent.shape(0);
-  mlxgen::require(
-      [&] { return mlxgen::ndim(order) == 1; },
-      "embedding_bag_weight_vjp",
-      "order must be (items,).",
-      mlxgen::given("order", order));
-  const int items = order.shape(0);
   mlxgen::require(
       [&] {
         return !offsets.has_value() || offsets->shape() == mx::Shape{bags};
@@ -226,43 +242,40 @@ mx::array embedding_bag_weight_vjp(
       mlxgen::given("places", places));
   mlxgen::require(
       [&] {
-        return items == mlxgen::size(indices) &&
-            (!per_sample_weights.has_value() ||
-             mlxgen::size(*per_sample_weights) == items);
+        return !per_sample_weights.has_value() ||
+            mlxgen::size(*per_sample_weights) == mlxgen::size(indices);
       },
       "embedding_bag_weight_vjp",
-      "order and per_sample_weights must have as many elements as indices.",
+      "per_sample_weights must have as many elements as indices.",
       mlxgen::given("indices", indices),
-      mlxgen::given("order", order),
       mlxgen::given("per_sample_weights", per_sample_weights));
   auto stream = mx::to_stream(s);
   auto dtype = kDtypes.resolve(
       "embedding_bag_weight_vjp",
       {{"cotangent", cotangent}, {"per_sample_weights", per_sample_weights}});
-  EmbeddingBagWeightVjp::dispatch.require(stream, dtype);
+  bool has_kernel = EmbeddingBagWeightVjp::dispatch.has_kernel(stream, dtype);
   std::vector<mx::array> inputs;
-  inputs.push_back(mlxgen::ready(cotangent, dtype, stream));
+  inputs.push_back(mlxgen::ready(cotangent, dtype, stream, has_kernel));
   auto indices_dtype = kIndicesDtypes.resolve(
       "embedding_bag_weight_vjp", {{"indices", indices}});
-  inputs.push_back(mlxgen::ready(indices, indices_dtype, stream));
-  auto order_dtype =
-      kOrderDtypes.resolve("embedding_bag_weight_vjp", {{"order", order}});
-  inputs.push_back(mlxgen::ready(order, order_dtype, stream));
+  inputs.push_back(mlxgen::ready(indices, indices_dtype, stream, has_kernel));
   auto offsets_dtype = offsets
       ? kOffsetsDtypes.resolve(
             "embedding_bag_weight_vjp", {{"offsets", offsets}})
       : mx::int32;
   if (offsets) {
-    inputs.push_back(mlxgen::ready(*offsets, offsets_dtype, stream));
+    inputs.push_back(
+        mlxgen::ready(*offsets, offsets_dtype, stream, has_kernel));
   }
   if (per_sample_weights) {
-    inputs.push_back(mlxgen::ready(*per_sample_weights, dtype, stream));
+    inputs.push_back(
+        mlxgen::ready(*per_sample_weights, dtype, stream, has_kernel));
   }
   auto places_dtype = places
       ? kPlacesDtypes.resolve("embedding_bag_weight_vjp", {{"places", places}})
       : mx::int32;
   if (places) {
-    inputs.push_back(mlxgen::ready(*places, places_dtype, stream));
+    inputs.push_back(mlxgen::ready(*places, places_dtype, stream, has_kernel));
   }
   auto op = std::make_shared<EmbeddingBagWeightVjp>(
       stream,
@@ -277,68 +290,10 @@ mx::array embedding_bag_weight_vjp(
       {"cotangent", "rows"},
       cotangent,
       rows);
+  if (!has_kernel) {
+    return EmbeddingBagWeightVjp::stand_in(op, inputs, shapes, {dtype})[0];
+  }
   return mx::array(shapes[0], dtype, std::move(op), std::move(inputs));
 }
-
-#ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "mlxops.embedding_bag_weight_vjp",
-    metal_nn_embedding_bag,
-    "embedding_bag_weight_vjp",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
-void EmbeddingBagWeightVjp::run_metal(
-    const std::vector<mx::array>& inputs,
-    std::vector<mx::array>& outputs) {
-  if (!mlxgen::metal::allocate(outputs)) {
-    return;
-  }
-  const auto& cotangent = inputs[0];
-  const auto& indices = inputs[1];
-  const auto& order = inputs[2];
-  auto offsets = has_offsets_ ? std::optional(inputs[3]) : std::nullopt;
-  auto per_sample_weights = has_per_sample_weights_
-      ? std::optional(inputs[3 + has_offsets_])
-      : std::nullopt;
-  auto places = has_places_
-      ? std::optional(inputs[3 + has_offsets_ + has_per_sample_weights_])
-      : std::nullopt;
-  const int bags = cotangent.shape(0);
-  const int width = cotangent.shape(1);
-  const int items = order.shape(0);
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
-  int64_t grid_x = 32;
-  int64_t grid_y = rows_;
-  int64_t group_x = 32;
-  int64_t group_y = 8;
-  auto& encoder = mlxgen::metal::encoder_of(stream());
-  encoder.set_compute_pipeline_state(kernel);
-  encoder.set_input_array(cotangent, 0);
-  encoder.set_input_array(indices, 1);
-  encoder.set_input_array(order, 2);
-  mlxgen::metal::set_optional(encoder, offsets, cotangent, 3);
-  mlxgen::metal::set_optional(encoder, per_sample_weights, cotangent, 4);
-  mlxgen::metal::set_optional(encoder, places, cotangent, 5);
-  encoder.set_output_array(outputs[0], 6);
-  encoder.set_bytes(
-      mlxgen::metal::number<bool>("has_offsets", offsets.has_value()), 7);
-  encoder.set_bytes(
-      mlxgen::metal::number<bool>(
-          "has_per_sample_weights", per_sample_weights.has_value()),
-      8);
-  encoder.set_bytes(
-      mlxgen::metal::number<bool>("has_places", places.has_value()), 9);
-  encoder.set_bytes(mlxgen::metal::number<bool>("mean", mean_), 10);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("bags", bags), 11);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("items", items), 12);
-  encoder.set_bytes(mlxgen::metal::number<uint32_t>("width", width), 13);
-  mlxgen::metal::dispatch(
-      encoder,
-      kernel,
-      mlxgen::metal::Extent{{grid_x, grid_y, 1}, "32, rows"},
-      mlxgen::metal::Extent{{group_x, group_y, 1}, "32, 8"});
-}
-#endif
 
 } // namespace mlxops

@@ -13,7 +13,6 @@ namespace mx = mlx::core;
 MLXOPS_API mx::array embedding_bag_weight_vjp(
     const mx::array& cotangent,
     const mx::array& indices,
-    const mx::array& order,
     const std::optional<mx::array>& offsets,
     const std::optional<mx::array>& per_sample_weights,
     const std::optional<mx::array>& places,

@@ -10,6 +10,7 @@
 #include "mlxops/embedding_bag_max.h"
 #include "mlxops/embedding_bag_picked.h"
 #include "mlxops/embedding_bag_sample_vjp.h"
+#include "mlxops/embedding_bag_sorted_vjp.h"
 #include "mlxops/embedding_bag_sum.h"
 #include "mlxops/embedding_bag_weight_vjp.h"
 #include "mlxops/gated_delta.h"
