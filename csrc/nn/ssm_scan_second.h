@@ -4,53 +4,15 @@
 #pragma once
 
 #include <algorithm>
-#include <numbers>
 #include <numeric>
 #include <optional>
-#include <stdexcept>
 #include <vector>
 
-#include "mlx/mlx.h"
 #include "mlxops/kept.h"
 #include "mlxops/linear_recurrence.h"
-#include "mlxops/sequence_marks.h"
+#include "nn/composed.h"
 
 namespace mlxops {
-
-namespace mx = mlx::core;
-
-/** exp, accurate in float64; MLX's has only float32's accuracy there. */
-inline mx::array exponential(const mx::array& x, mx::StreamOrDevice s) {
-  return x.dtype() == mx::float64
-      ? mx::power(mx::array(std::numbers::e, mx::float64), x, s)
-      : mx::exp(x, s);
-}
-
-/**
- * Return true while a graph for any shape is traced. MLX does not export the
- * function that reports this, but in such a trace its broadcasts have the other
- * arrays as inputs.
- */
-inline bool is_shapeless(mx::StreamOrDevice s) {
-  auto joined = mx::broadcast_arrays(
-      {mx::zeros({2}, mx::float32, s), mx::zeros({1}, mx::float32, s)}, s);
-  return joined[1].inputs().size() > 1;
-}
-
-inline void refuse_shapeless_scan(mx::StreamOrDevice s) {
-  if (is_shapeless(s)) {
-    throw std::invalid_argument(
-        "A second derivative of ssm_scan cannot be compiled with "
-        "shapeless=True. Use mx.compile without it.");
-  }
-}
-
-inline mx::array row(const mx::array& a, mx::StreamOrDevice s) {
-  return mx::expand_dims(a, -2, s);
-}
-inline mx::array column(const mx::array& a, mx::StreamOrDevice s) {
-  return mx::expand_dims(a, -1, s);
-}
 
 /** The steps from `first` to `end`. */
 inline mx::array
@@ -87,10 +49,7 @@ struct ScanSteps {
   }
 
   mx::array marks_of(const mx::array& dt, bool reverse) const {
-    return mx::reshape(
-        sequence_marks(*cu_seqlens, mx::stop_gradient(dt, s), 1, reverse, s),
-        {dt.shape(1)},
-        s);
+    return marks_of_steps(*cu_seqlens, dt, reverse, s);
   }
 
   /** An array of steps, 0 for omitted steps. */
@@ -165,7 +124,7 @@ inline std::vector<mx::array> tangents_of_ssm_scan(
     const mx::array& of_A_log,
     const mx::array& of_dt,
     mx::StreamOrDevice s) {
-  refuse_shapeless_scan(s);
+  refuse_shapeless("ssm_scan", s);
   ScanSteps scan(A_log, dt, mask, cu_seqlens, s);
   auto times = [&](const mx::array& a, const mx::array& b) {
     return mx::multiply(a, b, s);
@@ -291,7 +250,7 @@ inline std::vector<mx::array> second_gradients_of_ssm_scan(
     int block,
     const std::vector<mx::array>& cotangents,
     mx::StreamOrDevice s) {
-  refuse_shapeless_scan(s);
+  refuse_shapeless("ssm_scan", s);
   auto first = state ? *state : mx::zeros_like(cotangent_last, s);
   return mx::vjp(
              [&](const std::vector<mx::array>& arrays) {

@@ -139,13 +139,6 @@ def test_vmap():
         np.testing.assert_array_equal(g[:, 0], w)
 
 
-def test_once_differentiable():
-    (x, weight, _, _), _ = inputs(mx.float32, (1, 5, 3, 4))
-    inner = mx.grad(lambda x: (mlxops.nn.causal_conv1d(x, weight)[0] ** 2).sum())
-    with pytest.raises(ValueError, match="causal_conv1d_vjp"):
-        mx.grad(lambda x: (inner(x) ** 2).sum())(x)
-
-
 def test_errors():
     x, weight = mx.ones((2, 5, 3)), mx.ones((3, 4))
     op = mlxops.nn.causal_conv1d

@@ -92,6 +92,7 @@ CASES = {
             {"x": (5,)},
             {"weight": (5, 4), "bias": (5,)},
             wide=(),
+            twice=True,
             shapeless_gradients=False,
         )
         for activation in ("none", "silu")
@@ -110,12 +111,20 @@ CASES = {
     },
     **{
         f"gated_delta of {shape}": Case(
-            mlxops.nn.gated_delta, (2, 3, 5), {**DELTA, "g": shape}, ranges={"g": (0.5, 1)}
+            mlxops.nn.gated_delta,
+            (2, 3, 5),
+            {**DELTA, "g": shape},
+            ranges={"g": (0.5, 1)},
+            twice=True,
         )
         for shape in [(2,), (2, 5)]
     },
     "wkv7": Case(
-        mlxops.nn.wkv7, (2, 5, 5), {**WKV, "a": (2, 5), "b": (2, 5)}, ranges={"w": (0.5, 1)}
+        mlxops.nn.wkv7,
+        (2, 5, 5),
+        {**WKV, "a": (2, 5), "b": (2, 5)},
+        ranges={"w": (0.5, 1)},
+        twice=True,
     ),
     "ssm_scan": Case(
         mlxops.nn.ssm_scan,
@@ -133,6 +142,7 @@ CASES = {
             {"A": (5, 6), **shared},
             ranges={"delta": (0.1, 1), "A": (-2, -0.1)},
             wide=("A", "D", "delta", "state"),
+            twice=True,
             shapeless_gradients=False,
         )
         for name, given, shared in [("", {}, {}), ("with D and z", {"z": (5,)}, {"D": (5,)})]
@@ -143,6 +153,7 @@ CASES = {
             (2, 3, 5),
             {**ATTENTION, "g": shape},
             ranges=LOGS,
+            twice=True,
             shapeless=False,
         )
         for shape in [(2,), (2, 5)]
@@ -157,7 +168,13 @@ CASES = {
         shapeless=False,
     ),
     "wkv6": Case(
-        mlxops.nn.wkv6, (2, 5, 5), WKV, {"u": (2, 5)}, ranges={"w": (0.5, 1)}, shapeless=False
+        mlxops.nn.wkv6,
+        (2, 5, 5),
+        WKV,
+        {"u": (2, 5)},
+        ranges={"w": (0.5, 1)},
+        twice=True,
+        shapeless=False,
     ),
     "rg_lru": Case(
         mlxops.nn.rg_lru,

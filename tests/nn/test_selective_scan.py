@@ -173,17 +173,6 @@ def test_jvp_and_vmap():
         close(g, mx.stack(w))
 
 
-def test_second_derivative_is_an_error():
-    arrays = inputs(mx.float32, (1, 3, 2, 4))
-
-    def loss(u):
-        g = mx.grad(lambda u: mlxops.nn.selective_scan(**(arrays | {"u": u}))[0].sum())(u)
-        return (g * g).sum()
-
-    with pytest.raises(ValueError, match="selective_scan_vjp"):
-        mx.grad(loss)(arrays["u"])
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_strides(layout):
     arrays = inputs(mx.float32, (2, 5, 4, 3))

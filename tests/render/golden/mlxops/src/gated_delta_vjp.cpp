@@ -5,6 +5,7 @@
 #include "mlxgen/cpu.h"
 #include "mlxgen/formula.h"
 #include "mlxgen/primitive.h"
+#include "mlxops/gated_delta_second.h"
 #include "nn/gated_delta.h"
 
 #ifdef _METAL_
@@ -169,57 +170,69 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
         stream());
   }
 
-  std::vector<mx::array> jvp(
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<int>&) override {
-    mlxgen::not_differentiable("gated_delta_vjp", "q");
-  }
-
-  mlxgen::Gradient gradient(
-      int arg,
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const mx::Stream&) {
-    if (arg == 0) {
-      // q: none
-      mlxgen::not_differentiable("gated_delta_vjp", "q", true);
-    }
-    if (arg == 1) {
-      // k: none
-      mlxgen::not_differentiable("gated_delta_vjp", "k", true);
-    }
-    if (arg == 2) {
-      // v: none
-      mlxgen::not_differentiable("gated_delta_vjp", "v", true);
-    }
-    if (arg == 3) {
-      // g: none
-      mlxgen::not_differentiable("gated_delta_vjp", "g", true);
-    }
-    if (arg == 4) {
-      // beta: none
-      mlxgen::not_differentiable("gated_delta_vjp", "beta", true);
-    }
-    if (has_state_ && arg == 5) {
-      // state: none
-      mlxgen::not_differentiable("gated_delta_vjp", "state", true);
-    }
-    if (has_mask_ && arg == 5 + has_state_) {
-      // mask: none
-      mlxgen::not_differentiable("gated_delta_vjp", "mask", true);
-    }
-    if (has_cu_seqlens_ && arg == 5 + has_state_ + has_mask_) {
-      // cu_seqlens: none
-      mlxgen::not_differentiable("gated_delta_vjp", "cu_seqlens", true);
-    }
-    if (arg == 5 + has_state_ + has_mask_ + has_cu_seqlens_) {
-      // grad_y: none
-      mlxgen::not_differentiable("gated_delta_vjp", "grad_y", true);
-    }
-    // grad_last: none
-    mlxgen::not_differentiable("gated_delta_vjp", "grad_last", true);
+  std::vector<mx::array> vjp(
+      const std::vector<mx::array>& primals,
+      const std::vector<mx::array>& cotangents,
+      const std::vector<int>& argnums,
+      const std::vector<mx::array>&) override {
+    const auto& q = primals[0];
+    const auto& k = primals[1];
+    const auto& v = primals[2];
+    const auto& g = primals[3];
+    const auto& beta = primals[4];
+    auto state = has_state_ ? std::optional(primals[5]) : std::nullopt;
+    auto mask =
+        has_mask_ ? std::optional(primals[5 + has_state_]) : std::nullopt;
+    auto cu_seqlens = has_cu_seqlens_
+        ? std::optional(primals[5 + has_state_ + has_mask_])
+        : std::nullopt;
+    const auto& grad_y = primals[5 + has_state_ + has_mask_ + has_cu_seqlens_];
+    const auto& grad_last =
+        primals[6 + has_state_ + has_mask_ + has_cu_seqlens_];
+    const auto& s = stream();
+    // q, k, v, g, beta, state, grad_y, grad_last: gated_delta_second(q, k, v,
+    // g, beta, state, mask, cu_seqlens, grad_y, grad_last, grads)
+    auto joint = mlxgen::given_together(
+        "gated_delta_vjp",
+        "q, k, v, g, beta, state, grad_y, grad_last",
+        [&]() -> std::vector<mx::array> {
+          return mlxops::gated_delta_second(
+              q,
+              k,
+              v,
+              g,
+              beta,
+              state,
+              mask,
+              cu_seqlens,
+              grad_y,
+              grad_last,
+              cotangents,
+              s);
+        },
+        8);
+    auto gradient = [&](int arg) -> mlxgen::Gradient {
+      constexpr const char* joint_names[]{"q", "k", "v", "g", "beta"};
+      if (arg < 5) {
+        return {joint_names[arg], joint[arg]};
+      }
+      if (has_state_ && arg == 5) {
+        return {"state", joint[5]};
+      }
+      if (arg == 5 + has_state_ + has_mask_ + has_cu_seqlens_) {
+        return {"grad_y", joint[6]};
+      }
+      if (arg == 6 + has_state_ + has_mask_ + has_cu_seqlens_) {
+        return {"grad_last", joint[7]};
+      }
+      if (has_mask_ && arg == 5 + has_state_) {
+        // mask: none (integers)
+        mlxgen::not_differentiable("gated_delta_vjp", "mask");
+      }
+      // cu_seqlens: none (integers)
+      mlxgen::not_differentiable("gated_delta_vjp", "cu_seqlens");
+    };
+    return mlxgen::gradients(dispatch.op, argnums, primals, gradient, s);
   }
 
   void run_metal(

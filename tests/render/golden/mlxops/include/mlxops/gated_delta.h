@@ -22,8 +22,9 @@ namespace mx = mlx::core;
  *
  * A masked step leaves the state unchanged and is not read: its ``y`` and its
  * gradients are 0. The state is float32 (float64 with float64 inputs). The
- * gradient recomputes the states from a few stored ones; there is no second
- * derivative.
+ * gradient recomputes the states from a few stored ones. All derivatives exist;
+ * from the second on, each step is several operations of MLX, and the states of
+ * all steps are stored.
  *
  * With ``cu_seqlens``, each sequence begins with zeros, except for the first
  * one, which begins with the state; ``last`` is the state of the last sequence

@@ -15,6 +15,7 @@
 #include "mlxops/embedding_bag_weight_vjp.h"
 #include "mlxops/gated_delta.h"
 #include "mlxops/gated_delta_grads.h"
+#include "mlxops/gated_delta_second.h"
 #include "mlxops/gated_delta_vjp.h"
 #include "mlxops/higher_polygamma.h"
 #include "mlxops/lgamma.h"
