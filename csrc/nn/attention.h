@@ -928,8 +928,9 @@ void attention_vjp_mask_parts(
     tiles *= own[i];
     count *= others[i];
   }
-  int64_t cost =
-      query_block * key_block * (scores.size + v.dim(3)) * (count / parts + 1);
+  int64_t cost = std::min(query_block, scores.queries) *
+      std::min(key_block, scores.keys) * (scores.size + v.dim(3)) *
+      (count / parts + 1);
   auto part = [&](int64_t from, int64_t to) {
     Backward<T> backward{
         scores, v, cotangent, lse, delta, {dropout_key, dropout}, false};

@@ -227,23 +227,11 @@ A* pack(
 // b would take longer than the product.
 constexpr int64_t few = 16;
 
-/**
- * Return `count` rows of type A, padded with zeros to whole vectors: a copy,
- * unless the rows are so already.
- */
-template <int bytes, typename A, typename T>
-__attribute__((always_inline)) inline Matrix<A>
-whole_rows(int64_t count, int64_t width, Matrix<T> rows, A* copy) {
-  constexpr int64_t lanes = bytes / sizeof(A);
-  if constexpr (std::is_same_v<A, T>) {
-    if (width % lanes == 0 && rows.across == 1) {
-      return rows;
-    }
-  }
-  int64_t padded = (width + lanes - 1) / lanes * lanes;
+template <typename A, typename T>
+MLXGEN_MULTIVERSION void
+copy_rows(int64_t count, int64_t width, Matrix<T> rows, A* to, int64_t padded) {
   for (int64_t i = 0; i < count; ++i) {
     const T* from = rows.data + i * rows.down;
-    A* to = copy + i * padded;
     if (rows.across == 1) {
       for (int64_t p = 0; p < width; ++p) {
         to[p] = static_cast<A>(mlxgen::widen(from[p]));
@@ -256,28 +244,32 @@ whole_rows(int64_t count, int64_t width, Matrix<T> rows, A* copy) {
     for (int64_t p = width; p < padded; ++p) {
       to[p] = 0;
     }
+    to += padded;
   }
-  return {copy, padded};
 }
 
-/** Likewise, but without padding, and in memory that grows as needed. */
+/**
+ * Return `count` rows of type A: a copy, unless they have it. With `whole`,
+ * they consist of whole vectors, where necessary by zeros.
+ */
 template <typename A, typename T>
 Matrix<A> rows_of_type(
     int64_t count,
     int64_t width,
     Matrix<T> rows,
-    std::vector<A>& memory) {
+    std::vector<A>& memory,
+    bool whole = false) {
+  constexpr int64_t lanes = vector_bytes / sizeof(A);
   if constexpr (std::is_same_v<A, T>) {
-    return rows;
-  } else {
-    int64_t padded = width + vector_bytes / sizeof(A);
-    memory.resize(std::max<size_t>(memory.size(), count * padded));
-    Matrix<A> copy{nullptr, 0};
-    with_vectors([&]<int bytes>() {
-      copy = whole_rows<bytes>(count, width, rows, memory.data());
-    });
-    return copy;
+    if (!whole || (width % lanes == 0 && rows.across == 1)) {
+      return rows;
+    }
   }
+  int64_t padded = (width + lanes - 1) / lanes * lanes;
+  memory.resize(std::max<size_t>(memory.size(), count * padded));
+  mlxgen::multiversion(
+      [&] { copy_rows(count, width, rows, memory.data(), padded); });
+  return {memory.data(), padded};
 }
 
 /** c(i, j) = sum(a(i, :) * b(j, :)), for `rows` rows of a, `count` rows of b.
@@ -313,11 +305,11 @@ __attribute__((always_inline)) inline void dot_rows(
  * c(i, :) = sum(a(i, p) * b(p, :)), for `rows` rows of a and `vectors` vectors
  * of the columns, of which c has `there`.
  */
-template <int bytes, int rows, int vectors, typename A, typename T>
+template <int bytes, int rows, int vectors, typename A>
 __attribute__((always_inline)) inline void sum_rows(
     int64_t inner,
     int64_t there,
-    Matrix<T> a,
+    Matrix<A> a,
     Matrix<A> b,
     A* c,
     int64_t stride,
@@ -332,7 +324,7 @@ __attribute__((always_inline)) inline void sum_rows(
     }
 #pragma GCC unroll 4
     for (int i = 0; i < rows; ++i) {
-      A factor = static_cast<A>(mlxgen::widen(*a.from(i, p).data));
+      A factor = *a.from(i, p).data;
 #pragma GCC unroll 4
       for (int j = 0; j < vectors; ++j) {
         sums[i][j] += factor * row[j];
@@ -369,6 +361,55 @@ __attribute__((always_inline)) inline void each_rows(int64_t rows, const F& f) {
   }
 }
 
+/** c = a b^T, or c += a b^T, for rows of whole vectors. */
+template <typename A>
+void few_dots(
+    int64_t rows,
+    int64_t inner,
+    int64_t columns,
+    Matrix<A> a,
+    Matrix<A> b,
+    A* c,
+    int64_t stride,
+    bool add) {
+  with_vectors([&]<int bytes>() {
+    each_rows(rows, [&]<int n>(int64_t i) {
+      A* to = c + i * stride;
+      dot_rows<bytes, n>(inner, columns, a.from(i, 0), b, to, stride, add);
+    });
+  });
+}
+
+/** c = a b, or c += a b, for rows of b of whole vectors. */
+template <typename A>
+void few_sums(
+    int64_t rows,
+    int64_t inner,
+    int64_t columns,
+    Matrix<A> a,
+    Matrix<A> b,
+    A* c,
+    int64_t stride,
+    bool add) {
+  with_vectors([&]<int bytes>() {
+    each_rows(rows, [&]<int n>(int64_t i) {
+      constexpr int vectors = n == 1 ? 4 : 2;
+      constexpr int64_t lanes = bytes / sizeof(A);
+      int64_t j = 0;
+      for (; j + vectors * lanes <= columns; j += vectors * lanes) {
+        A* to = c + i * stride + j;
+        sum_rows<bytes, n, vectors>(
+            inner, columns - j, a.from(i, 0), b.from(0, j), to, stride, add);
+      }
+      for (; j < columns; j += lanes) {
+        A* to = c + i * stride + j;
+        sum_rows<bytes, n, 1>(
+            inner, columns - j, a.from(i, 0), b.from(0, j), to, stride, add);
+      }
+    });
+  });
+}
+
 /** The product for few rows of a, and rows of b or its transpose in memory. */
 template <typename A, typename TA, typename TB>
 void multiply_few(
@@ -383,59 +424,23 @@ void multiply_few(
   thread_local std::vector<A> copy_a;
   thread_local std::vector<A> copy_b;
   constexpr int64_t together = 32; // rows of b that stay in the cache
-  constexpr int64_t most = vector_bytes / sizeof(A);
   bool transposed = b.across != 1;
-  int64_t width = (transposed ? inner : columns) + most;
-  copy_a.resize(std::max<size_t>(copy_a.size(), transposed ? rows * width : 0));
-  copy_b.resize(std::max<size_t>(copy_b.size(), together * width));
-  with_vectors([&]<int bytes>() {
-    if (transposed) {
-      Matrix<A> from_a = whole_rows<bytes>(rows, inner, a, copy_a.data());
-      for (int64_t j = 0; j < columns; j += together) {
-        int64_t count = std::min(together, columns - j);
-        Matrix<A> from_b = whole_rows<bytes>(
-            count, inner, b.from(0, j).transposed(), copy_b.data());
-        each_rows(rows, [&]<int n>(int64_t i) {
-          dot_rows<bytes, n>(
-              inner,
-              count,
-              from_a.from(i, 0),
-              from_b,
-              c + i * stride + j,
-              stride,
-              add);
-        });
-      }
-      return;
+  Matrix<A> from_a = rows_of_type(rows, inner, a, copy_a, transposed);
+  if (transposed) {
+    for (int64_t j = 0; j < columns; j += together) {
+      int64_t count = std::min(together, columns - j);
+      auto lines = b.from(0, j).transposed();
+      auto from_b = rows_of_type(count, inner, lines, copy_b, true);
+      few_dots(rows, inner, count, from_a, from_b, c + j, stride, add);
     }
-    constexpr int64_t lanes = bytes / sizeof(A);
-    for (int64_t p = 0; p < inner; p += together) {
-      int64_t deep = std::min(together, inner - p);
-      Matrix<A> from_b =
-          whole_rows<bytes>(deep, columns, b.from(p, 0), copy_b.data());
-      each_rows(rows, [&]<int n>(int64_t i) {
-        constexpr int vectors = n == 1 ? 4 : 2;
-        int64_t j = 0;
-        auto next = [&]<int wide>() {
-          sum_rows<bytes, n, wide>(
-              deep,
-              columns - j,
-              a.from(i, p),
-              from_b.from(0, j),
-              c + i * stride + j,
-              stride,
-              add || p > 0);
-          j += wide * lanes;
-        };
-        while (j + vectors * lanes <= columns) {
-          MLXGEN_INLINED_CALL next.template operator()<vectors>();
-        }
-        while (j < columns) {
-          MLXGEN_INLINED_CALL next.template operator()<1>();
-        }
-      });
-    }
-  });
+    return;
+  }
+  for (int64_t p = 0; p < inner; p += together) {
+    int64_t deep = std::min(together, inner - p);
+    auto from_b = rows_of_type(deep, columns, b.from(p, 0), copy_b, true);
+    bool more = add || p > 0;
+    few_sums(rows, deep, columns, from_a.from(0, p), from_b, c, stride, more);
+  }
 }
 
 } // namespace product
