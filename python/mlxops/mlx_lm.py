@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -213,7 +212,7 @@ def _row_of_loss(model: Any) -> Row:
     if isinstance(head, str):
         return Row("", type(model).__name__, "default_loss", None, head)
     path = next(path for path, layer in _models.layers_of(model) if layer is head.layer)
-    operator = "nn.cross_entropy, in blocks" if "scales" in head.layer else _LOSS
+    operator = "nn.quantized_linear_cross_entropy" if "scales" in head.layer else _LOSS
     return Row(path, type(head.layer).__name__, "default_loss", operator)
 
 
@@ -225,7 +224,6 @@ _HEADS: dict[type, str] = {
     mlx.nn.Embedding: "as_linear",
     mlx.nn.QuantizedEmbedding: "as_linear",
 }
-_BLOCK = 2**22  # logits of a quantized layer that are computed at a time
 
 
 @dataclass(frozen=True)
@@ -236,11 +234,6 @@ class _Head:
     x: mx.array
     scale: float = 1.0
     softcap: float | None = None
-
-    def logits(self, x: mx.array) -> mx.array:
-        """Compute the logits before the softcap."""
-        y: mx.array = getattr(self.layer, _HEADS[type(self.layer)])(x)
-        return y if self.scale == 1 else y * self.scale
 
 
 def _find_head(
@@ -370,17 +363,25 @@ def loss(
             return rows.astype(mx.float32).sum() / mx.maximum(inside.sum(), 1), inside.sum()
     targets = mx.where(inside, targets, -100)
     count = inside.sum()  # once: mx.compile fails for a result that is computed twice
-    if "scales" in head.layer:
-        rows = _quantized_entropies(head, targets.flatten(), model.training)
-        mean = rows.sum() / mx.maximum(count, 1)
-    else:
-        bias = head.layer.get("bias")
-        x = head.x if head.scale == 1 else head.x * head.scale
-        if bias is not None and head.scale != 1:
-            bias = bias * head.scale
-        mean = nn.linear_cross_entropy(
-            x, head.layer.weight, targets, bias, logit_softcap=head.softcap
+    layer, bias = head.layer, head.layer.get("bias")
+    x = head.x if head.scale == 1 else head.x * head.scale
+    if bias is not None and head.scale != 1:
+        bias = bias * head.scale
+    if "scales" in layer:
+        mean = nn.quantized_linear_cross_entropy(
+            x,
+            layer.weight,
+            layer.scales,
+            layer.get("biases"),
+            targets,
+            bias,
+            group_size=layer.group_size,
+            bits=layer.bits,
+            mode=layer.mode,
+            logit_softcap=head.softcap,
         )
+    else:
+        mean = nn.linear_cross_entropy(x, layer.weight, targets, bias, logit_softcap=head.softcap)
     return mean.astype(mx.float32), count
 
 
@@ -390,48 +391,6 @@ def _inside(steps: mx.array, lengths: mx.array, cu_seqlens: mx.array) -> mx.arra
     steps = mx.where(steps < cu_seqlens[-1], steps - cu_seqlens[number], -1)
     pairs = lengths[number]
     return (steps >= mx.maximum(pairs[:, 0], 1)) & (steps <= pairs[:, 1])
-
-
-def _quantized_entropies(head: _Head, targets: mx.array, training: bool) -> mx.array:
-    """Return the cross entropy of each row, with a gradient for the layer's input.
-
-    Some rows are computed at a time. In training, each block's gradient is computed with it, so
-    that its logits are computed once.
-    """
-
-    def entropies(x: mx.array, targets: mx.array) -> mx.array:
-        return nn.cross_entropy(
-            head.logits(x), targets, logit_softcap=head.softcap, reduction="none"
-        )
-
-    def blocks(x: mx.array, targets: mx.array, derive: bool) -> list[mx.array]:
-        """Return the entropies, and their gradients if they are required."""
-        size = max(32, _BLOCK // head.layer.scales.shape[0] // 32 * 32)
-        done: list[list[mx.array]] = []
-        for begin in range(0, max(targets.size, 1), size):
-            rows = x[begin : begin + size]
-            if done:  # so that MLX does not compute several blocks at a time
-                rows = mx.depends(rows, done[-1])
-            compute = partial(entropies, targets=targets[begin : begin + size])
-            if derive:
-                (values,), (grads,) = mx.vjp(compute, [rows], [mx.ones(rows.shape[0])])
-                done.append([values, grads])
-            else:
-                done.append([compute(rows)])
-        return [mx.concatenate(list(parts)) for parts in zip(*done, strict=True)]
-
-    @mx.custom_function
-    def rows(x: mx.array, targets: mx.array) -> list[mx.array]:
-        return blocks(x, targets, training)
-
-    @rows.vjp
-    def rows_vjp(primals: Any, cotangents: Any, results: Any) -> tuple[mx.array, mx.array]:
-        x, targets = primals
-        grads = results[1] if training else blocks(x, targets, True)[1]
-        return (cotangents[0][:, None] * grads).astype(x.dtype), mx.zeros_like(targets)
-
-    results: Any = rows(head.x.reshape(-1, head.x.shape[-1]), targets)
-    return results[0]  # type: ignore[no-any-return]
 
 
 install()

@@ -659,15 +659,11 @@ def quantized(name: str, tied: bool, **keys: Any) -> Any:
 
 
 @pytest.mark.parametrize("keys", [{"group_size": 32, "bits": 4}, {"mode": "mxfp8"}], ids=str)
-@pytest.mark.parametrize("block", [1, 2**22])
 @pytest.mark.parametrize("name, tied", QUANTIZED)
-def test_quantized_loss(
-    name: str, tied: bool, block: int, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quantized_loss(name: str, tied: bool, keys: dict[str, Any]) -> None:
     """Loss and gradients with a quantized last layer, in training and not, compiled and not."""
-    monkeypatch.setattr(ours, "_BLOCK", block)
     model = quantized(name, tied, **keys)
-    assert ours.report(model)[-1].replacement == "nn.cross_entropy, in blocks"
+    assert ours.report(model)[-1].replacement == "nn.quantized_linear_cross_entropy"
     batch = mx.random.randint(0, 50, (5, 18)), mx.array([[1, 17], [3, 9], [1, 2], [5, 5], [1, 17]])
     expected = gradients(model, batch, default_loss)
     assert len(expected) > 10
@@ -685,9 +681,8 @@ def test_quantized_loss(
 
 
 @pytest.mark.parametrize("quantize", [False, True])
-def test_memory(quantize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The logits of 4,000 rows and 5,000 words are 80 MB, those of a block 2 MB."""
-    monkeypatch.setattr(ours, "_BLOCK", 2**19)
+def test_memory(quantize: bool) -> None:
+    """The logits of 4,000 rows and 5,000 words are 80 MB."""
     model = families.build("llama", vocab_size=5000, tie_word_embeddings=False)
     if quantize:
         mlx.nn.quantize(model, 32, 8, class_predicate=lambda path, _: path == "lm_head")
@@ -705,9 +700,8 @@ def test_memory(quantize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert peak(ours.loss) < (0.2 if quantize else 0.5) * expected
 
 
-def test_adapted_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapted_loss() -> None:
     """QLoRA: the adapters of layers, and of the last layer, where they start with zeros."""
-    monkeypatch.setattr(ours, "_BLOCK", 1)
     batch = mx.random.randint(0, 50, (5, 18)), mx.array([[1, 17]] * 5)
     model = quantized("llama", False, group_size=32, bits=4)
     model.freeze()
