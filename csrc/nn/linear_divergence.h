@@ -296,7 +296,9 @@ struct LinearGradient {
 template <typename A>
 struct RowOfDivergence {
   Softmaxes<A> of;
-  A beta;
+  bool of_kl;
+  A beta; // fractions of P and Q in the mixture
+  A rest;
   A q_0; // logit of Q at the largest logit of P
   A p_0; // logit of P at the largest logit of Q
   A mean_q; // of log(Q / M) over Q, relative to Q's largest element
@@ -314,10 +316,11 @@ struct RowOfDivergence {
       int64_t n,
       const Softmaxes<A>& own,
       A part,
+      A other_part,
       A other_0,
       A mean,
       A cotangent) {
-    auto mix = Mixture<A>::of(own.apart(own.most_q, other_0), part, 1 - part);
+    auto mix = Mixture<A>::of(own.apart(own.most_q, other_0), part, other_part);
     mlxgen::multiversion([&] {
       block::js_gradient_here(
           x, other, n, own, mix, other_0, mean, cotangent * part);
@@ -331,7 +334,7 @@ struct RowOfDivergence {
     if (of_p) {
       std::copy_n(q, n, before);
     }
-    if (beta == 0) {
+    if (of_kl) {
       auto gradient = [&](A* to, bool of_target) {
         mlxgen::multiversion([&] {
           block::kl_gradient_here(to, p, n, of, q_0, mean_p, factor, of_target);
@@ -347,10 +350,10 @@ struct RowOfDivergence {
       return;
     }
     if (of_q) {
-      of_mixture(q, p, n, of, 1 - beta, p_0, mean_q, factor);
+      of_mixture(q, p, n, of, rest, beta, p_0, mean_q, factor);
     }
     if (of_p) {
-      of_mixture(p, before, n, exchanged(), beta, q_0, mean_p, factor);
+      of_mixture(p, before, n, exchanged(), beta, rest, q_0, mean_p, factor);
     }
   }
 };
@@ -441,7 +444,9 @@ void linear_divergence_rows_vjp(
                log_sum[at],
                target_most[at],
                target_log_sum[at]},
+              beta == 0,
               A(beta),
+              A(1 - beta),
               target_beside[at],
               beside[at],
               mean[at],

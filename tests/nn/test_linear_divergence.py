@@ -82,6 +82,21 @@ def test_values(dtype, op, options, masked, reduction):
     check(op, *inputs(dtype), mask, reduction=reduction, **options)
 
 
+@pytest.mark.parametrize("beta", [1e-9, 1e-3, 1 - 1e-9])
+def test_mixtures_of_nearly_one(beta):
+    arrays, _ = inputs(mx.float32)
+    out, gradients = loss_and_grads("js_div_loss", *arrays, beta=beta)
+    logits = arrays[0] @ arrays[1].T, arrays[2] @ arrays[3].T
+
+    def loss(x, y):
+        return mlxops.nn.js_div_loss(x, y, beta=beta)
+
+    wanted, (of_x, of_y) = mx.value_and_grad(loss, argnums=(0, 1))(*logits)
+    np.testing.assert_allclose(out.item(), wanted.item(), 1e-5)
+    assert_near(gradients[0], to_numpy(of_x @ arrays[1]), 2e-5)
+    assert_near(gradients[2], to_numpy(of_y @ arrays[3]), 2e-5)
+
+
 @pytest.mark.parametrize(
     "sizes",
     [
