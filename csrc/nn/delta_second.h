@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <cmath>
+
 #include "nn/composed.h"
 
 namespace mlxops {
@@ -92,9 +94,24 @@ class DeltaSteps {
   }
 
  private:
-  /** A part for each step, whose gradients are joined only once. */
+  /**
+   * A part for each step, whose gradients are joined only once. Each result of
+   * mx::split lists all of its results, hence two levels.
+   */
   std::vector<mx::array> split(const mx::array& a) const {
-    return steps_ > 0 ? mx::split(a, steps_, 1, s_) : std::vector<mx::array>{};
+    std::vector<mx::array> parts;
+    mx::Shape ends;
+    int stretch = static_cast<int>(std::ceil(std::sqrt(steps_)));
+    for (int t = stretch; t < steps_; t += stretch) {
+      ends.push_back(t);
+    }
+    if (steps_ > 0) {
+      for (const auto& several : mx::split(a, ends, 1, s_)) {
+        auto each = mx::split(several, several.shape(1), 1, s_);
+        parts.insert(parts.end(), each.begin(), each.end());
+      }
+    }
+    return parts;
   }
 
   std::vector<mx::array> columns(const mx::array& a) const {
