@@ -1,5 +1,7 @@
 """attention: against softmax(scores) v, computed in float64 with the scores in memory."""
 
+import math
+
 import mlx.core as mx
 import mlxops
 import numpy as np
@@ -1241,15 +1243,25 @@ def test_second_derivatives_of_logarithms():
     )
 
 
-def test_once_differentiable_in_masks():
+@pytest.mark.parametrize("shape", [(4, 3, 5), (3, 5), (4, 1, 1), (3, 1), (1, 1, 1, 5)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True, "softcap": 1.5},
+        {"window": 2, "dropout": 0.4, "key": mx.array([3, 4], mx.uint32)},
+        {"cu_seqlens_q": mx.array([0, 1, 3]), "cu_seqlens_k": mx.array([1, 3, 5])},
+    ],
+)  # fmt: skip
+def test_second_derivatives_in_masks_and_slopes(shape, options):
+    mask = mx.sin(mx.arange(math.prod(shape)).astype(mx.float64)).reshape(shape)
+    slopes = mx.array([0.5, 0.25, -0.1, 1.0], mx.float64)
+
+    def fn(q, v, mask, slopes):
+        return mlxops.nn.attention(q, k, v, mask, scale=0.7, alibi_slopes=slopes, **options)
+
     q, k, v = small()
-
-    def gradient(mask):
-        loss = mx.grad(lambda m: mlxops.nn.attention(q, k, v, m, scale=0.3).sum())
-        return loss(mask).sum()
-
-    with pytest.raises(ValueError, match=r"^\[attention_vjp_mask_parts\] .* once differentiable"):
-        mx.grad(gradient)(mx.zeros((3, 5), mx.float64))
+    gradcheck(fn, q, v, mask, slopes, checks=("second", "jvp"))
 
 
 @pytest.mark.parametrize(
