@@ -151,13 +151,12 @@ void embedding_bag_weight_vjp(
   using A = accum_t<T>;
   int64_t n = cotangent.dim(1);
   Bags bags(indices, offsets);
-  auto is_row = [=](int32_t index) { return index >= 0 && index < rows; };
   // The items of a row are order[starts[row]] to order[starts[row + 1] - 1];
   // until they are in order, starts[row + 1] is where the row's next one goes.
   std::vector<int64_t> starts(rows + 2);
   std::vector<int64_t> order(bags.items());
   for (int64_t i = 0; i < bags.items(); ++i) {
-    if (is_row(indices[i])) {
+    if (indices[i] >= 0 && indices[i] < rows) {
       ++starts[indices[i] + 2];
     }
   }
@@ -165,7 +164,7 @@ void embedding_bag_weight_vjp(
     starts[row + 2] += starts[row + 1];
   }
   for (int64_t i = 0; i < bags.items(); ++i) {
-    if (is_row(indices[i])) {
+    if (indices[i] >= 0 && indices[i] < rows) {
       order[starts[indices[i] + 1]++] = i;
     }
   }
