@@ -19,7 +19,7 @@ import mlx.core as mx
 import numpy as np
 from mlxops import linalg
 
-from .measure import Options, Result, alternate, duration, keep_memory, run_command
+from .measure import Options, Result, alternate, duration, factor, keep_memory, run_command
 
 SIZES = (2, 4, 8, 16, 32)
 BATCHES = (1, 64, 512, 4096)
@@ -105,13 +105,8 @@ def _times(name: str, dtype: str, n: int, batch: int, torch: Any) -> dict[str, f
 
 def _cell(times: dict[str, float]) -> str:
     ours = times["mlxops"]
-    others = [f"{side} {_factor(t / ours)}" for side, t in times.items() if side != "mlxops"]
+    others = [f"{side} {factor(t / ours)}" for side, t in times.items() if side != "mlxops"]
     return ", ".join([duration(ours), *others])
-
-
-def _factor(ratio: float) -> str:
-    """Format with two digits, or more before the decimal point."""
-    return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.2g}x"
 
 
 if __name__ == "__main__":

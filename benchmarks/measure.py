@@ -151,6 +151,11 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
+def factor(ratio: float) -> str:
+    """Format a ratio with two digits, or more before the decimal point."""
+    return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.2g}x"
+
+
 def machine() -> dict[str, str]:
     """Describe the machine and the versions that affect the results."""
     return {

@@ -25,6 +25,7 @@ TITLES = {
     "special": "Special functions",
     "cores": "Several cores",
     "training": "Kernels for training",
+    "small": "Small calls",
     "linalg": "Small matrices",
     "aten": "Operators of ATen",
     "aten_operators": "Operators of ATen against mlx.core",
