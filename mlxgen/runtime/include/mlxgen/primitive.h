@@ -163,10 +163,9 @@ class Operator : public Primitive, public RowContiguousOutputs {
     return same(self().state(), static_cast<const Op&>(other).state());
   }
 
-  /** Outputs of kernels over views are; see In and Out. */
+  /** Outputs of kernels over views are; see Out. */
   bool row_contiguous() override {
-    return requires { &Op::template task<float>; } &&
-        stream().device == mx::Device::cpu;
+    return stream().device == mx::Device::cpu;
   }
 
   std::tuple<> state() const {
@@ -242,6 +241,11 @@ class Elementwise : public Operator<Op> {
   /** The attributes, as Metal kernels receive them. */
   std::tuple<> metal_attributes() const {
     return {};
+  }
+
+  /** Outputs have the layout of the inputs. */
+  bool row_contiguous() override {
+    return false;
   }
 
   std::vector<Shape> output_shapes(const Arrays& inputs) override {
