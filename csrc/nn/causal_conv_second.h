@@ -89,7 +89,7 @@ inline std::vector<mx::array> second_gradients_of_causal_conv(
     bool silu,
     const std::vector<mx::array>& cotangents,
     mx::StreamOrDevice s) {
-  refuse_shapeless("causal_conv1d", s);
+  refuse_shapeless("causal_conv1d");
   using Arrays = std::vector<mx::array>;
   int batch = x.shape(0), steps = x.shape(1), channels = x.shape(2);
   int taps = weight.shape(1);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "mlx/mlx.h"
+#include "mlxgen/shapeless.h"
 #include "mlxops/kept.h"
 #include "mlxops/sequence_marks.h"
 
@@ -24,19 +25,8 @@ inline mx::array exponential(const mx::array& x, mx::StreamOrDevice s) {
       : mx::exp(x, s);
 }
 
-/**
- * Return true while a graph for any shape is traced. MLX does not export the
- * function that reports this, but in such a trace its broadcasts have the other
- * arrays as inputs.
- */
-inline bool is_shapeless(mx::StreamOrDevice s) {
-  auto joined = mx::broadcast_arrays(
-      {mx::zeros({2}, mx::float32, s), mx::zeros({1}, mx::float32, s)}, s);
-  return joined[1].inputs().size() > 1;
-}
-
-inline void refuse_shapeless(const char* name, mx::StreamOrDevice s) {
-  if (is_shapeless(s)) {
+inline void refuse_shapeless(const char* name) {
+  if (mlxgen::is_shapeless()) {
     throw std::invalid_argument(
         "A second derivative of " + std::string(name) +
         " cannot be compiled with shapeless=True. Use mx.compile without it.");

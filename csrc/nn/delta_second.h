@@ -149,7 +149,7 @@ inline std::vector<mx::array> second_gradients_of_gated_delta(
     const mx::array& grad_last,
     const std::vector<mx::array>& cotangents,
     mx::StreamOrDevice s) {
-  refuse_shapeless("gated_delta", s);
+  refuse_shapeless("gated_delta");
   int share = v.shape(2) / q.shape(2);
   DeltaSteps steps({v, mask, cu_seqlens, s}, v.shape(1), s);
   // S g + beta (v - S g k) k^T
@@ -205,7 +205,7 @@ inline std::vector<mx::array> second_gradients_of_wkv7(
     const mx::array& grad_last,
     const std::vector<mx::array>& cotangents,
     mx::StreamOrDevice s) {
-  refuse_shapeless("wkv7", s);
+  refuse_shapeless("wkv7");
   DeltaSteps steps({v, std::nullopt, cu_seqlens, s}, v.shape(1), s);
   auto rule = [&](const std::vector<mx::array>& arrays) {
     auto x = steps.taken(arrays);

@@ -25,7 +25,7 @@ inline std::vector<mx::array> second_gradients_of_selective_scan(
     const mx::array& cotangent_last,
     const std::vector<mx::array>& cotangents,
     mx::StreamOrDevice s) {
-  refuse_shapeless("selective_scan", s);
+  refuse_shapeless("selective_scan");
   using Arrays = std::vector<mx::array>;
   auto times = [&](const mx::array& a, const mx::array& b) {
     return mx::multiply(a, b, s);

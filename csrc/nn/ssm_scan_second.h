@@ -124,7 +124,7 @@ inline std::vector<mx::array> tangents_of_ssm_scan(
     const mx::array& of_A_log,
     const mx::array& of_dt,
     mx::StreamOrDevice s) {
-  refuse_shapeless("ssm_scan", s);
+  refuse_shapeless("ssm_scan");
   ScanSteps scan(A_log, dt, mask, cu_seqlens, s);
   auto times = [&](const mx::array& a, const mx::array& b) {
     return mx::multiply(a, b, s);
@@ -250,7 +250,7 @@ inline std::vector<mx::array> second_gradients_of_ssm_scan(
     int block,
     const std::vector<mx::array>& cotangents,
     mx::StreamOrDevice s) {
-  refuse_shapeless("ssm_scan", s);
+  refuse_shapeless("ssm_scan");
   auto first = state ? *state : mx::zeros_like(cotangent_last, s);
   return mx::vjp(
              [&](const std::vector<mx::array>& arrays) {
