@@ -11,13 +11,13 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
-from types import ModuleType
+from functools import cache, partial, reduce
+from types import CodeType, ModuleType
 from typing import Any
 
 import mlx.core as mx
 
-from mlxgen.formula.lets import expanded
+from mlxgen.formula.lets import Insert
 from mlxgen.formula.numbers import ArrayFacts, evaluated
 from mlxgen.model.kinds import Kind
 from mlxgen.model.op import Form, Grad, GradKind, Jvp, Op, Parameter
@@ -66,9 +66,16 @@ class Operators:
     def evaluated(self, op: Op, text: str, values: Values) -> Any:
         """Return the value of a formula without replacement."""
         names = {**self._names, **lengths_of(op.arguments.lengths, values), **values}
-        if op.entry.let:
-            text = ast.unparse(expanded(text, op.entry.let))
-        return eval(formula_code(text)[0], names)
+        if not op.entry.let:
+            return eval(formula_code(text)[0], names)
+        lets = tuple(op.entry.let)
+
+        @cache
+        def let(name: str) -> Any:
+            return eval(_calling(op.entry.let[name], lets), names)
+
+        names[_LET] = let
+        return eval(_calling(text, lets), names)
 
     def _call(self, op: Op, *args: Any, **kwargs: Any) -> Any:
         """Call an operator as formulas and tests do."""
@@ -178,6 +185,20 @@ def _is_compiled(op: Op) -> bool:
     return op.forward.form is Form.KERNELS or (
         op.forward.form is Form.BIND and "::" in op.forward.text
     )
+
+
+_LET = "__let"  # the function that returns the value of a name of `let`
+
+
+@cache
+def _calling(text: str, lets: tuple[str, ...]) -> CodeType:
+    """Compile a formula that gets the values of names of `let` from a function, when it needs them.
+
+    Inserting their formulas instead would compute a value once for each use.
+    """
+    calls = {name: ast.parse(f"{_LET}({name!r})", mode="eval").body for name in lets}
+    tree = Insert(calls).visit(ast.parse(f"({text}\n)", mode="eval").body)
+    return formula_code(ast.unparse(tree))[0]
 
 
 _Place = tuple[str, int | None]  # an argument, and the index in a list of arrays

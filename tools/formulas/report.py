@@ -14,7 +14,8 @@ from .trial import Formula, Trial, formulas
 class Report:
     """The results of a run, with mutants by name."""
 
-    broken: list[str] = field(default_factory=list)  # checks that fail without a mutant
+    # Checks that killed a mutant, but also fail without one.
+    broken: list[str] = field(default_factory=list)
     noticed: int = 0
     equivalent: int = 0
     listed: int = 0
@@ -40,12 +41,13 @@ class Report:
                 `python -m tools.mutation`.
             ops: Names of operators; all if empty.
         """
-        report = cls(broken=list(trial.broken(ops)))
+        report = cls()
         patterns = {pattern: False for item in listed for pattern in item["mutants"]}
         found = [f for f in formulas(trial.operators) if f.op.name not in trial.skipped]
         changed = [f for f in found if not ops or f.op.name in ops]
         for formula in changed:
             report._try(trial, formula, patterns)
+        report.broken = list(trial.broken(ops))
         known = {op for op in trial.operators.ops if not ops}
         report.idle = [p for p, used in patterns.items() if not used and p.split(":")[0] in known]
         report.unskipped = list(trial.wrongly_skipped())

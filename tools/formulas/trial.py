@@ -112,6 +112,7 @@ class Trial:
                 for number, sample in enumerate(check_samples(op))
                 if ("internal" not in op.entry.tags or op.entry.samples) and op.name not in skipped
             ]
+        self._killers: dict[tuple[str, str, int], Subject] = {}  # by check, operator and sample
         self._differences: dict[Any, Jacobian] = {}
         self.gradient_calls = {op.name: set(_called(op)) for op in operators.ops.values()}
         self.composite_calls = {
@@ -135,22 +136,23 @@ class Trial:
                 yield name
 
     def broken(self, ops: Collection[str] = ()) -> Iterator[str]:
-        """Yield the failures of checks without a mutant."""
-        for name in ops or self.operators.ops:
-            for check, subject in self._checks_of(name):
-                if problem := self._run(check, subject):
-                    yield problem
-            for point in self._points_of([name]):
-                if problem := self._wrong_at(point):
-                    yield problem
+        """Yield the failures without a mutant, of the checks that have killed one so far."""
+        for (check, _, _), subject in self._killers.items():
+            if problem := self._run(check, subject):
+                yield problem
+        for point in self._points_of(ops or self.operators.ops):
+            if problem := self._wrong_at(point):
+                yield problem
 
     def notices(self, formula: Formula, mutant: Mutant) -> bool:
         """Return true if a check fails with the mutant."""
         self.operators.changed = {(formula.op.name, formula.text): mutant.text}
         try:
-            points = self._points_of(self._direct(formula))
-            checks = self._concerned(formula)
-            return any(self._run(*c) for c in checks) or any(map(self._wrong_at, points))
+            for check, subject in self._concerned(formula):
+                if self._run(check, subject):
+                    self._killers[check, subject.op["name"], subject.number] = subject
+                    return True
+            return any(map(self._wrong_at, self._points_of(self._direct(formula))))
         finally:
             self.operators.changed = {}
 
@@ -191,13 +193,6 @@ class Trial:
     def _composed(self, name: str) -> set[str]:
         """Return an operator and those in its composite, which are differentiated with it."""
         return _all(name, [self.composite_calls])
-
-    def _checks_of(self, name: str) -> Iterator[tuple[str, Subject]]:
-        for subject in self.subjects[name]:
-            yield "vjp", subject
-            yield "second", subject
-            if subject.op["jvp"] == "formula":
-                yield "jvp", subject
 
     def _run(self, check: str, s: Subject) -> str:
         """Return the error of a check, or ""."""
