@@ -57,13 +57,13 @@ class Patch:
         self.requires = requires
         self.replaced, self.operators = replaced, operators
         self.unreplaced, self.unfit = unreplaced, unfit
-        self.deterministic = False
+        self.mlx_kernels = False
         self.originals: dict[Place, Function] = {}
         self._owners: dict[Place, Any] = {}
 
-    def install(self, deterministic: bool = False) -> None:
-        """Replace the package's functions; ``deterministic`` excludes MLX's gated delta rule."""
-        self.deterministic = deterministic
+    def install(self, mlx_kernels: bool = False) -> None:
+        """Replace the package's functions; ``mlx_kernels`` allows MLX's gated delta rule."""
+        self.mlx_kernels = mlx_kernels
         # All functions are looked up first, so that an ImportError leaves the package as it was.
         found = {p: self.owner(p) for p in self.replaced if p not in self.originals}
         self._owners |= {place: owner for place, (owner, _) in found.items()}
@@ -171,7 +171,7 @@ class Patch:
         """Return true if MLX's kernels compute the gated delta rule of a layer in training."""
         names = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
         sizes = [getattr(layer, name, 0) for name in names]
-        return not self.deterministic and mlx_gated_delta(*sizes)
+        return self.mlx_kernels and mlx_gated_delta(*sizes)
 
     def uses(self, kind: type, place: Place) -> bool:
         """Return true if a class has a method, or if its methods name a function.

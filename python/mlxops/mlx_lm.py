@@ -57,7 +57,7 @@ def gated_delta_update(
     else:
         g = gated_delta.compute_lower_bound_g(A_log, a, dt_bias, lower_bound)
     beta = mx.sigmoid(b) * (2 if allow_neg_eigval else 1)
-    fused = not use_kernel and not _patch.deterministic  # in training
+    fused = not use_kernel and _patch.mlx_kernels  # in training
     use_kernel = use_kernel and k.shape[-1] % 32 == 0
     return _models.gated_delta(q, k, v, g, beta, state, mask, use_kernel, fused)
 
@@ -177,14 +177,15 @@ _patch = _models.Patch(
 )
 
 
-def install(deterministic: bool = False) -> None:
+def install(mlx_kernels: bool = False) -> None:
     """Replace mlx-lm's functions with mlxops' functions.
 
-    In training, on Metal, ``mx.fast.gated_delta_update`` computes gated delta rules for which MLX
-    has kernels. The last digits of its gradients can vary from run to run. If ``deterministic``
-    is true, ``nn.gated_delta`` computes all of them.
+    If ``mlx_kernels`` is true, ``mx.fast.gated_delta_update`` computes gated delta rules in
+    training on Metal, if MLX has kernels for their sizes. It rounds decays to the dtype of ``q``.
+    Its gradients vary from run to run in their last digits, and store the state of each step (64
+    KiB per head) on chips before the M5.
     """
-    _patch.install(deterministic)
+    _patch.install(mlx_kernels)
 
 
 def uninstall() -> None:
