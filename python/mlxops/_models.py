@@ -35,9 +35,9 @@ class Patch:
     """The replaced functions of a package, and those that are not replaced, and why.
 
     The patch that this package had before is undone. ``operators`` names what the replacements
-    use, or returns it for a layer. Two packages must not share a replacement, because it is found
-    by its identity. ``unfit`` has functions that return why a replacement leaves a layer to the
-    package, or an empty string.
+    use, or returns it for a layer; None is for layers without a row in reports. Two packages must
+    not share a replacement, because it is found by its identity. ``unfit`` has functions that
+    return why a replacement leaves a layer to the package, or an empty string.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Patch:
         package: str,
         requires: str,
         replaced: Mapping[Place, Function],
-        operators: Mapping[Function, str | Callable[[Any], str]],
+        operators: Mapping[Function, str | Callable[[Any], str | None]],
         unreplaced: Mapping[Place, str],
         unfit: Mapping[Place, Callable[[Any], str]],
     ) -> None:
@@ -163,6 +163,8 @@ class Patch:
             operator = None if new is None or reason else self.operators[new]
             if callable(operator):
                 operator = operator(layer)
+                if operator is None:
+                    continue
             if operator == "nn.gated_delta" and self._is_fused(layer):
                 operator = "mx.fast.gated_delta_update in training, nn.gated_delta"
             yield Row(path, type(layer).__name__, name, operator, reason)

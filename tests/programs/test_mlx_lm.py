@@ -228,6 +228,34 @@ def test_mlx_gated_delta(dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> No
     assert not calls
 
 
+@pytest.mark.parametrize("steps", [5, 14])  # less and more than the window
+def test_sinks(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention with sinks never calls MLX's kernel in training, and always does with a cache."""
+    model = families.build("gpt_oss", sliding_window=8)
+    layers = [layer.self_attn for layer in model.layers]
+    for layer in layers:
+        layer.sinks = mx.random.normal(layer.sinks.shape)
+    model.train()
+    batch = mx.random.randint(0, 40, (2, steps + 1)), mx.array([[1, steps], [1, steps - 2]])
+    ours.uninstall()
+    expected = gradients(model, batch, default_loss)
+    logits = model(batch[0])
+    ours.install()
+    own, calls = mx.fast.scaled_dot_product_attention, []
+    recorder = lambda *args, **keys: calls.append(args) or own(*args, **keys)  # noqa: E731
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", recorder)
+    found = gradients(model, batch, ours.loss)
+    assert not calls and difference(found, expected) < CLOSE
+    assert all(mx.any(found[f"model.layers.{n}.self_attn.sinks"]) for n in range(len(layers)))
+    assert mx.allclose(model(batch[0], model.make_cache()), logits, 1e-4, 1e-4)
+    assert len(calls) == len(layers)
+    rows = [row for row in ours.report(model) if row.function == "scaled_dot_product_attention"]
+    assert [row.path for row in rows] == [f"model.layers.{n}.self_attn" for n in range(len(layers))]
+    assert {row.replacement for row in rows} == {"nn.attention without a cache"}
+    rows = ours.report(families.build("llama"))
+    assert "scaled_dot_product_attention" not in {row.function for row in rows}
+
+
 def test_sizes_of_mlx_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """MLX's kernels: head size 128, pairs of heads, Metal; and the rows of the report."""
     chosen = ours._models.mlx_gated_delta
@@ -604,7 +632,7 @@ def test_unreplaced() -> None:
         for path in models.glob("*.py")
         if any(loop in path.read_text() for loop in loops)
     }
-    places = {*ours.REPLACED, *ours.UNREPLACED} - {mlx_lm_experts.PLACE}  # experts have neither
+    places = {*ours.REPLACED, *ours.UNREPLACED} - {mlx_lm_experts.PLACE, ours.ATTENTION}
     files.add("mlx_lm.models.bailing_hybrid")  # a loop over chunks
     assert files == {module for module, _ in places}
     for module, name in ours.UNREPLACED:
