@@ -35,9 +35,9 @@ class Patch:
     """The replaced functions of a package, and those that are not replaced, and why.
 
     The patch that this package had before is undone. ``operators`` names what the replacements
-    use, or returns it for a layer. Two packages must not share a replacement, because it is found
-    by its identity. ``unfit`` has functions that return why a replacement leaves a layer to the
-    package, or an empty string.
+    use, or returns it for a layer; None is for layers without a row in reports. Two packages must
+    not share a replacement, because it is found by its identity. ``unfit`` has functions that
+    return why a replacement leaves a layer to the package, or an empty string.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Patch:
         package: str,
         requires: str,
         replaced: Mapping[Place, Function],
-        operators: Mapping[Function, str | Callable[[Any], str]],
+        operators: Mapping[Function, str | Callable[[Any], str | None]],
         unreplaced: Mapping[Place, str],
         unfit: Mapping[Place, Callable[[Any], str]],
     ) -> None:
@@ -57,13 +57,13 @@ class Patch:
         self.requires = requires
         self.replaced, self.operators = replaced, operators
         self.unreplaced, self.unfit = unreplaced, unfit
-        self.deterministic = False
+        self.mlx_kernels = False
         self.originals: dict[Place, Function] = {}
         self._owners: dict[Place, Any] = {}
 
-    def install(self, deterministic: bool = False) -> None:
-        """Replace the package's functions; ``deterministic`` excludes MLX's gated delta rule."""
-        self.deterministic = deterministic
+    def install(self, mlx_kernels: bool = False) -> None:
+        """Replace the package's functions; ``mlx_kernels`` allows MLX's gated delta rule."""
+        self.mlx_kernels = mlx_kernels
         # All functions are looked up first, so that an ImportError leaves the package as it was.
         found = {p: self.owner(p) for p in self.replaced if p not in self.originals}
         self._owners |= {place: owner for place, (owner, _) in found.items()}
@@ -163,6 +163,8 @@ class Patch:
             operator = None if new is None or reason else self.operators[new]
             if callable(operator):
                 operator = operator(layer)
+                if operator is None:
+                    continue
             if operator == "nn.gated_delta" and self._is_fused(layer):
                 operator = "mx.fast.gated_delta_update in training, nn.gated_delta"
             yield Row(path, type(layer).__name__, name, operator, reason)
@@ -171,7 +173,7 @@ class Patch:
         """Return true if MLX's kernels compute the gated delta rule of a layer in training."""
         names = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
         sizes = [getattr(layer, name, 0) for name in names]
-        return not self.deterministic and mlx_gated_delta(*sizes)
+        return self.mlx_kernels and mlx_gated_delta(*sizes)
 
     def uses(self, kind: type, place: Place) -> bool:
         """Return true if a class has a method, or if its methods name a function.

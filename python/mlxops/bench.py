@@ -18,6 +18,7 @@ import json
 import math
 import os
 import platform
+import re
 import statistics
 import sys
 import time
@@ -43,6 +44,10 @@ MOST = 30  # repetitions of a row
 REMEDY = "use more --seconds, or --only"
 GRADIENT = 5  # the time of a gradient as a multiple of the forward pass, until it is known
 COLUMNS = (33, 8, 9, 9, 10, 10, 8, 10, 10)  # widths
+# The kernels of mx.fast, by their names in a graph, with those of their gradients.
+KERNEL = re.compile(
+    r"(?:CrossEntropy|GatedDeltaUpdate|LayerNorm|RMSNorm|RoPE|ScaledDotProductAttention)(?:VJP)?"
+)
 
 Function = Callable[..., Any]  # from arrays to an array, or to several
 
@@ -91,6 +96,7 @@ class Row:
     ratio: float | None = None  # MLX's time divided by ours
     ours_peak_bytes: int | None = None  # above the arguments
     mlx_peak_bytes: int | None = None
+    mlx_kernels: tuple[str, ...] = ()  # of mx.fast; the rest of MLX's side are its operations
     note: str = ""
 
 
@@ -912,15 +918,26 @@ def seconds_of(call: Callable[[], list[mx.array]]) -> float:
     return time.perf_counter() - begin
 
 
+def kernels_of(outputs: Sequence[mx.array]) -> tuple[str, ...]:
+    """Return the names of the kernels of ``mx.fast`` in a graph."""
+    graph = io.StringIO()
+    mx.export_to_dot(graph, *outputs)
+    labels = re.findall(r'\[label ?="(\w+)"', graph.getvalue())
+    return tuple(sorted({label for label in labels if KERNEL.fullmatch(label)}))
+
+
 def measure(row: Row, pair: Pair, inputs: Sequence[mx.array], budget: float) -> Row:
     """Return the row with its numbers, or with a note. It takes about ``budget`` seconds."""
     begin = time.perf_counter()
     calls: dict[str, Callable[[], list[mx.array]]] = {}
     peaks: dict[str, int] = {}
     notes: list[str] = []
+    kernels: tuple[str, ...] = ()
     for side, function in (("mlxops", pair.ours), ("MLX", pair.theirs)):
         try:
             call = call_of(pair, function, row.what, inputs, row.compiled)
+            if side == "MLX" and "mx.fast." in pair.compared:
+                kernels = kernels_of(call())
             seconds_of(call)  # compiles
             peaks[side] = peak(call)
         except (RuntimeError, ValueError) as error:  # what MLX raises, also for lacking gradients
@@ -949,6 +966,7 @@ def measure(row: Row, pair: Pair, inputs: Sequence[mx.array], budget: float) -> 
         ratio=theirs / ours if ours and theirs else None,
         ours_peak_bytes=peaks.get("mlxops"),
         mlx_peak_bytes=peaks.get("MLX"),
+        mlx_kernels=kernels,
         note="; ".join(notes),
     )
 
@@ -1062,7 +1080,7 @@ def heading(about: Mapping[str, Any]) -> str:
 
 
 def formatted(row: Row) -> str:
-    """Return the line of a row, and its note."""
+    """Return the line of a row, MLX's kernels, and its note."""
 
     def number(value: float | None, factor: float = 1) -> str:
         return "-" if value is None else f"{value * factor:.4g}"
@@ -1072,7 +1090,8 @@ def formatted(row: Row) -> str:
         *map(number, (row.ours_ms, row.mlx_ms, row.ratio)),
         *(number(bytes, 1e-6) for bytes in (row.ours_peak_bytes, row.mlx_peak_bytes)),
     )
-    return line(cells) + (f"  {row.note}" if row.note else "")
+    kernels = f"MLX's {', '.join(row.mlx_kernels)}" if row.mlx_kernels else ""
+    return "  ".join(filter(None, (line(cells), kernels, row.note)))
 
 
 def chosen(names: str) -> list[Pair]:

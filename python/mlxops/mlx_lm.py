@@ -57,7 +57,7 @@ def gated_delta_update(
     else:
         g = gated_delta.compute_lower_bound_g(A_log, a, dt_bias, lower_bound)
     beta = mx.sigmoid(b) * (2 if allow_neg_eigval else 1)
-    fused = not use_kernel and not _patch.deterministic  # in training
+    fused = not use_kernel and _patch.mlx_kernels  # in training
     use_kernel = use_kernel and k.shape[-1] % 32 == 0
     return _models.gated_delta(q, k, v, g, beta, state, mask, use_kernel, fused)
 
@@ -112,6 +112,32 @@ def jamba(
     return _models.jamba(layer, x, state)
 
 
+def attention(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    cache: Any,
+    scale: float,
+    mask: mx.array | None,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """Compute attention with sinks and without a cache, as in training, with ``nn.attention``.
+
+    MLX's kernel for it has no gradient.
+    """
+    if sinks is None or cache is not None:
+        own = _patch.own(ATTENTION)
+        return own(queries, keys, values, cache, scale, mask, sinks)  # type: ignore[no-any-return]
+    return nn.attention(queries, keys, values, mask, sinks, scale=scale)
+
+
+def _operator_of_attention(layer: Any) -> str | None:
+    """Return the operator of a layer with sinks."""
+    sinks = (value for name, value in layer.items() if "sink" in name)
+    found = any(isinstance(value, mx.array) for value in sinks)
+    return "nn.attention without a cache" if found else None
+
+
 def switch_glu(layer: Any, x: mx.array, indices: mx.array) -> mx.array:
     """Compute the experts of a layer in training with ``nn.expert_mlp`` or its products."""
     if not layer.training or mlx_lm_experts.unfit(layer):
@@ -119,6 +145,7 @@ def switch_glu(layer: Any, x: mx.array, indices: mx.array) -> mx.array:
     return mlx_lm_experts.switch_glu(layer, x, indices)
 
 
+ATTENTION = ("mlx_lm.models.base", "scaled_dot_product_attention")
 MAMBA = ("mlx_lm.models.mamba", "MambaBlock._process_sequence")
 JAMBA = ("mlx_lm.models.jamba", "JambaMambaMixer.ssm_step")
 BITNET = ("mlx_lm.models.bitlinear_layers", "BitLinear.execute_matmul_kernel")
@@ -138,6 +165,7 @@ REPLACED: dict[Place, Callable[..., Any]] = {
     ("mlx_lm.models.recurrent_gemma", "rnn_scan"): rnn_scan,
     ("mlx_lm.models.bailing_moe_linear", "recurrent_gla"): recurrent_gla,
     ("mlx_lm.models.bailing_hybrid", "recurrent_gla"): hybrid_gla,
+    ATTENTION: attention,
     mlx_lm_experts.PLACE: switch_glu,
     BITNET: bit_linear,
     _SINKHORN: _kernels.with_gradient(_SINKHORN),
@@ -146,7 +174,7 @@ REPLACED: dict[Place, Callable[..., Any]] = {
 }
 _OWN = "its kernel, with the gradient of mlx-lm's operations"
 # What the replacements use.
-_OPERATORS: dict[Callable[..., Any], str | Callable[[Any], str]] = {
+_OPERATORS: dict[Callable[..., Any], str | Callable[[Any], str | None]] = {
     gated_delta_update: "nn.gated_delta",
     ssm_update: "nn.ssm_scan",
     wkv7: "nn.wkv7",
@@ -155,6 +183,7 @@ _OPERATORS: dict[Callable[..., Any], str | Callable[[Any], str]] = {
     rnn_scan: "nn.linear_recurrence",
     recurrent_gla: "nn.ssm_scan",
     hybrid_gla: "nn.ssm_scan",
+    attention: _operator_of_attention,
     switch_glu: mlx_lm_experts.operator,
     **dict.fromkeys((bit_linear, REPLACED[_SINKHORN]), _OWN),
     **{REPLACED[p]: "its rounding, with the gradient of the identity" for p in _ROUNDINGS},
@@ -177,14 +206,15 @@ _patch = _models.Patch(
 )
 
 
-def install(deterministic: bool = False) -> None:
+def install(mlx_kernels: bool = False) -> None:
     """Replace mlx-lm's functions with mlxops' functions.
 
-    In training, on Metal, ``mx.fast.gated_delta_update`` computes gated delta rules for which MLX
-    has kernels. The last digits of its gradients can vary from run to run. If ``deterministic``
-    is true, ``nn.gated_delta`` computes all of them.
+    If ``mlx_kernels`` is true, ``mx.fast.gated_delta_update`` computes gated delta rules in
+    training on Metal, if MLX has kernels for their sizes. It rounds decays to the dtype of ``q``.
+    Its gradients vary from run to run in their last digits, and store the state of each step (64
+    KiB per head) on chips before the M5.
     """
-    _patch.install(deterministic)
+    _patch.install(mlx_kernels)
 
 
 def uninstall() -> None:

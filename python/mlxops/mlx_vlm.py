@@ -74,7 +74,7 @@ def gated_delta_update(
         g = compute_g(A_log, a, dt_bias)
     else:
         g = compute_g_safe(A_log, a, dt_bias, lower_bound)
-    fused = not use_kernel and not _patch.deterministic  # in training
+    fused = not use_kernel and _patch.mlx_kernels  # in training
     use_kernel = use_kernel and k.shape[-1] % 32 == 0
     return _models.gated_delta(q, k, v, g, mx.sigmoid(b), state, mask, use_kernel, fused)
 
@@ -101,7 +101,7 @@ def qwen_gated_delta_update(
             *(cache, cache_index),
         )
     g = compute_g(A_log, a, dt_bias)
-    fused = not use_kernel and not _patch.deterministic  # in training
+    fused = not use_kernel and _patch.mlx_kernels  # in training
     return _models.gated_delta(q, k, v, g, mx.sigmoid(b), state, mask, use_kernel, fused)
 
 
@@ -454,9 +454,9 @@ _patch = _models.Patch(
 )
 
 
-def install(deterministic: bool = False) -> None:
+def install(mlx_kernels: bool = False) -> None:
     """Replace mlx-vlm's functions with mlxops' functions; see ``mlxops.mlx_lm.install``."""
-    _patch.install(deterministic)
+    _patch.install(mlx_kernels)
 
 
 def uninstall() -> None:

@@ -25,7 +25,7 @@ from mlxops import bench
 TOLERANCE = 2e-5  # of the largest element: float32, and compositions that round more often
 ROW = {
     *("operator", "size", "shapes", "dtype", "pass", "compared", "compiled", "repetitions"),
-    *("ours_ms", "mlx_ms", "ratio", "ours_peak_bytes", "mlx_peak_bytes", "note"),
+    *("ours_ms", "mlx_ms", "ratio", "ours_peak_bytes", "mlx_peak_bytes", "mlx_kernels", "note"),
 }
 MACHINE = {"chip", "cores", "memory_bytes", "os", "python", "mlx", "mlxops", "device", "compile"}
 
@@ -156,6 +156,29 @@ def measured(theirs: Any, what: str) -> Any:
     compared = replace(pair("erf"), theirs=theirs)
     row = bench.Row("special.erf", "small", (), "float32", what, "", compiled=False)
     return bench.measure(row, compared, [mx.ones((4, 4))], 0)
+
+
+def test_kernels_of_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row names those that are in the graph; on the CPU mx.fast has none."""
+    theirs = lambda x: mx.sort(mx.negative(x))  # noqa: E731
+    monkeypatch.setattr(bench, "KERNEL", re.compile("Sort|Negative"))
+    compared = replace(pair("erf"), theirs=theirs, compared="mx.fast.sort")
+    row = bench.Row("special.erf", "small", (), "float32", "forward", "", compiled=True)
+    row = bench.measure(row, compared, [mx.ones((4, 4))], 0)
+    assert row.mlx_kernels == ("Negative", "Sort")
+    assert bench.formatted(row).endswith("  MLX's Negative, Sort")
+    assert bench.formatted(replace(row, note="x")).endswith("  MLX's Negative, Sort  x")
+    monkeypatch.undo()
+    assert not bench.measure(
+        row,
+        pair("attention"),
+        bench.draw(pair("attention"), pair("attention").small, mx.float32),
+        0,
+    ).mlx_kernels
+    for name in ("CrossEntropyVJP", "GatedDeltaUpdate", "ScaledDotProductAttention", "RMSNorm"):
+        assert bench.KERNEL.fullmatch(name)
+    for name in ("attention", "cross_entropy", "gated_delta"):
+        assert "mx.fast." in pair(name).compared
 
 
 def test_no_gradient_of_mlx() -> None:

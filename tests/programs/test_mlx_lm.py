@@ -192,7 +192,7 @@ def delta_arguments(dtype: mx.Dtype = mx.float32) -> list[mx.array]:
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
 def test_mlx_gated_delta(dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLX's function in training on Metal: the same results, dtypes and gradients as ours."""
+    """MLX's function in training on Metal, if allowed: results, dtypes and gradients as ours."""
     monkeypatch.setattr(ours._models, "has_kernels", lambda: True)
     own, calls = mx.fast.gated_delta_update, []
     recorder = lambda *args: calls.append(args) or own(*args)  # noqa: E731
@@ -209,17 +209,16 @@ def test_mlx_gated_delta(dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> No
         mx.eval(results)
         return results
 
-    found = outcome(use_kernel=False)
-    assert len(calls) == 2
-    ours.install(deterministic=True)
     expected = outcome(use_kernel=False)
     assert not calls
+    ours.install(mlx_kernels=True)
+    found = outcome(use_kernel=False)
+    assert len(calls) == 2
     close = 1e-5 if dtype == mx.float32 else 0.02
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype
         scale = mx.abs(other).max().item()
         assert mx.abs(one - other).max().item() <= close * max(scale, 1e-3)
-    ours.install()
     zeros = mx.zeros((1, 32, 128, 128))
     for keys in ({}, {"mask": mx.ones((1, 3), mx.bool_)}, {"state": zeros}):
         outcome(**{"use_kernel": not keys, **keys})
@@ -227,6 +226,34 @@ def test_mlx_gated_delta(dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> No
     arguments[4] = arguments[4].astype(mx.float16)  # of another dtype than q
     outcome(use_kernel=False)
     assert not calls
+
+
+@pytest.mark.parametrize("steps", [5, 14])  # less and more than the window
+def test_sinks(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention with sinks never calls MLX's kernel in training, and always does with a cache."""
+    model = families.build("gpt_oss", sliding_window=8)
+    layers = [layer.self_attn for layer in model.layers]
+    for layer in layers:
+        layer.sinks = mx.random.normal(layer.sinks.shape)
+    model.train()
+    batch = mx.random.randint(0, 40, (2, steps + 1)), mx.array([[1, steps], [1, steps - 2]])
+    ours.uninstall()
+    expected = gradients(model, batch, default_loss)
+    logits = model(batch[0])
+    ours.install()
+    own, calls = mx.fast.scaled_dot_product_attention, []
+    recorder = lambda *args, **keys: calls.append(args) or own(*args, **keys)  # noqa: E731
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", recorder)
+    found = gradients(model, batch, ours.loss)
+    assert not calls and difference(found, expected) < CLOSE
+    assert all(mx.any(found[f"model.layers.{n}.self_attn.sinks"]) for n in range(len(layers)))
+    assert mx.allclose(model(batch[0], model.make_cache()), logits, 1e-4, 1e-4)
+    assert len(calls) == len(layers)
+    rows = [row for row in ours.report(model) if row.function == "scaled_dot_product_attention"]
+    assert [row.path for row in rows] == [f"model.layers.{n}.self_attn" for n in range(len(layers))]
+    assert {row.replacement for row in rows} == {"nn.attention without a cache"}
+    rows = ours.report(families.build("llama"))
+    assert "scaled_dot_product_attention" not in {row.function for row in rows}
 
 
 def test_sizes_of_mlx_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,9 +269,9 @@ def test_sizes_of_mlx_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [(16, 16), (16, 32), (16, 48), (16, 64), (24, 24), (32, 32)]
     assert [(k, v) for k, v in pairs if chosen(k, 128, v, 128)] == expected
     assert not any(chosen(16, *other) for other in ((64, 32, 64), (128, 32, 64), (256, 32, 128)))
-    assert ours.report(layer)[0].replacement.startswith("mx.fast.gated_delta_update in training")
-    ours.install(deterministic=True)
     assert ours.report(layer)[0].replacement == "nn.gated_delta"
+    ours.install(mlx_kernels=True)
+    assert ours.report(layer)[0].replacement.startswith("mx.fast.gated_delta_update in training")
 
 
 def test_what_is_replaced() -> None:
@@ -605,7 +632,7 @@ def test_unreplaced() -> None:
         for path in models.glob("*.py")
         if any(loop in path.read_text() for loop in loops)
     }
-    places = {*ours.REPLACED, *ours.UNREPLACED} - {mlx_lm_experts.PLACE}  # experts have neither
+    places = {*ours.REPLACED, *ours.UNREPLACED} - {mlx_lm_experts.PLACE, ours.ATTENTION}
     files.add("mlx_lm.models.bailing_hybrid")  # a loop over chunks
     assert files == {module for module, _ in places}
     for module, name in ours.UNREPLACED:

@@ -486,18 +486,20 @@ def test_chosen_keys_in_training(with_metal: Any) -> None:
 
 @pytest.mark.parametrize("function", [ours.gated_delta_update, ours.qwen_gated_delta_update])
 def test_mlx_gated_delta(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLX's function computes the gated delta rule in training on Metal."""
+    """MLX's function computes the gated delta rule in training on Metal, if allowed."""
     monkeypatch.setattr(models, "has_kernels", lambda: True)
     own, calls = mx.fast.gated_delta_update, []
     recorder = lambda *args: calls.append(args) or own(*args)  # noqa: E731
     monkeypatch.setattr(mx.fast, "gated_delta_update", recorder)
     q, k, v = (floats(1, 2, 16, 128) / 8 for _ in range(3))
     arguments = (q, k, v, floats(1, 2, 16), floats(1, 2, 16), floats(16), floats(16))
+    expected = function(*arguments, use_kernel=False)
+    assert not calls
+    ours.install(mlx_kernels=True)
     found = function(*arguments, use_kernel=False)
     assert len(calls) == 1
-    assert mx.allclose(found[0], function(*arguments)[0], 1e-5, 1e-5)
-    ours.install(deterministic=True)
-    function(*arguments, use_kernel=False)
+    assert mx.allclose(found[0], expected[0], 1e-5, 1e-5)
+    function(*arguments)
     assert len(calls) == 1
 
 
