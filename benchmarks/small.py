@@ -90,6 +90,13 @@ def cases() -> dict[str, Case]:
             lambda x, w, h, c: ours.lstm(x, w, h, c)[0],
             _lstm_step,
         )
+    for rows, size, outputs in ((1, 256, 1024), (16, 256, 1024), (256, 512, 512)):
+        everything[f"`linear`, {rows} x {size} to {outputs:,}"] = Case(
+            ((rows, size), (outputs, size), (outputs,)),
+            ours.linear,
+            lambda x, w, b: mx.addmm(b, x, w.T),
+            lambda f, x, w, b: f.linear(x, w, b),
+        )
     for rows, size in ((8, 256), (512, 1024)):
         everything[f"`layer_norm_residual`, {rows} x {size:,}"] = Case(
             ((rows, size), (rows, size), (size,), (size,)),

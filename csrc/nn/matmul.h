@@ -340,9 +340,9 @@ __attribute__((always_inline)) inline void sum_rows(
         auto& whole = vector<bytes>(to + j * V::count);
         whole = add ? whole + sums[i][j] : sums[i][j];
       } else {
-        for (int64_t k = j * V::count; k < there; ++k) {
-          A sum = sums[i][j][k - j * V::count];
-          to[k] = add ? to[k] + sum : sum;
+        A* rest = to + j * V::count;
+        for (int64_t k = 0; k < V::count && j * V::count + k < there; ++k) {
+          rest[k] = add ? rest[k] + sums[i][j][k] : sums[i][j][k];
         }
       }
     }

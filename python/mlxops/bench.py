@@ -559,6 +559,15 @@ _TRAINING = (
         *_LAYER,
     ),
     Pair(
+        "nn.linear",
+        nn.linear,
+        lambda x, weight, bias: mx.addmm(bias, x, weight.T),
+        "mx.addmm",
+        (_ROWS, Argument("H D", -0.1, 0.1), Argument("H")),
+        {"N": 32, "D": 64, "H": 64},
+        {"N": 256, "D": 512, "H": 512},
+    ),
+    Pair(
         "nn.linear_cross_entropy",
         nn.linear_cross_entropy,
         lambda x, weight, y: mx.mean(_losses(x @ weight.T, y)),

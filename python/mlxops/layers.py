@@ -264,7 +264,7 @@ class LSTM(_Recurrent):
     def _steps(
         self, x: mx.array, states: Sequence[mx.array | None], cu_seqlens: mx.array | None
     ) -> _Sequences:
-        return nn.lstm(_project(x, self.Wx, self.bias), self.Wh, *states, cu_seqlens)
+        return nn.lstm(nn.linear(x, self.Wx, self.bias), self.Wh, *states, cu_seqlens)
 
 
 class GRU(_Recurrent):
@@ -339,7 +339,7 @@ class GRU(_Recurrent):
     def _steps(
         self, x: mx.array, states: Sequence[mx.array | None], cu_seqlens: mx.array | None
     ) -> _Sequences:
-        inputs = _project(x, self.Wx, self.b)
+        inputs = nn.linear(x, self.Wx, self.b)
         return (nn.gru(inputs, self.Wh, self.bhn, *states, cu_seqlens),)
 
 
@@ -535,9 +535,3 @@ def linear_cross_entropy(
 
 def _uniform(limit: float, *shape: int) -> mx.array:
     return mx.random.uniform(-limit, limit, shape)
-
-
-def _project(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
-    # Not addmm, which keeps the shape of the first call in a shapeless graph.
-    y = x @ weight.T
-    return y if bias is None else y + bias
