@@ -3,21 +3,56 @@
 
 #pragma once
 
-#include <array>
 #include <optional>
 #include <vector>
 
 #include "mlx/mlx.h"
-#include "mlxops/js_div_rows.h"
-#include "mlxops/kl_div_rows.h"
 #include "nn/linear_divergence_blocks.h"
 
 namespace mlxops::blocks {
 
 /**
- * The gradients of linear_divergence_rows_vjp with respect to x, weight,
- * target_x, target_weight and the cotangent, for the cotangents of its outputs.
+ * The gradients of divergence_vjp with respect to the arrays of the layers and
+ * the cotangent, for the cotangents of those of its outputs that are asked for.
  */
+inline std::vector<mx::array> divergence_second(
+    const LayerPair& layers,
+    const mx::array& cotangent,
+    const std::vector<mx::array>& directions,
+    const std::vector<bool>& asked,
+    mx::StreamOrDevice s) {
+  DivergenceBlocks blocks(layers, s);
+  auto losses = [&](const std::vector<mx::array>& arrays) {
+    auto given = layers.with(arrays);
+    auto logits = [&](const LastLayer& layer) {
+      auto words = blocks.words(layer, 0, layer.weight.shape(0), {});
+      auto x = blocks.counted(layer.x, layers.mask);
+      return blocks.finished(
+          mx::matmul(x, mx::transpose(words, s), s),
+          blocks.relative_bias(layer),
+          layer.kind);
+    };
+    auto q = logits(given.student);
+    auto p = logits(given.teacher);
+    return std::vector{blocks.of_logits(q, p, layers.mask, layers)[0]};
+  };
+  auto gradients = [&](const std::vector<mx::array>& arrays) {
+    std::vector<mx::array> of(arrays.begin(), arrays.end() - 1);
+    auto all = mx::vjp(losses, of, {arrays.back()}).second;
+    std::vector<mx::array> kept;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (asked[i]) {
+        kept.push_back(all[i]);
+      }
+    }
+    return kept;
+  };
+  auto arrays = layers.arrays();
+  arrays.push_back(cotangent);
+  return mx::vjp(gradients, arrays, directions).second;
+}
+
+/** linear_divergence_second. */
 inline std::vector<mx::array> linear_divergence_second(
     const mx::array& x,
     const mx::array& weight,
@@ -33,39 +68,20 @@ inline std::vector<mx::array> linear_divergence_second(
     bool asked_target_x,
     bool asked_target_weight,
     mx::StreamOrDevice s) {
-  const std::array asked{
+  const std::vector<bool> asked{
       asked_x, asked_weight, asked_target_x, asked_target_weight};
-  DivergenceBlocks blocks(x, s);
-  auto losses = [&](const std::vector<mx::array>& layers) {
-    auto logits = [&](int i) {
-      auto words = mx::astype(layers[i + 1], blocks.dtype, s);
-      return mx::matmul(
-          blocks.counted(layers[i], mask), mx::transpose(words, s), s);
-    };
-    auto q = logits(0);
-    auto p = logits(2);
-    return std::vector{
-        beta == 0 ? kl_div_rows(q, p, mask, scale, s)[0]
-                  : js_div_rows(q, p, mask, beta, scale, s)[0]};
-  };
-  auto some = [&](const std::vector<mx::array>& all) {
-    std::vector<mx::array> kept;
-    for (size_t i = 0; i < asked.size(); ++i) {
-      if (asked[i]) {
-        kept.push_back(all[i]);
-      }
+  std::vector<mx::array> kept;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    if (asked[i]) {
+      kept.push_back(directions[i]);
     }
-    return kept;
-  };
-  auto gradients = [&](const std::vector<mx::array>& arrays) {
-    std::vector<mx::array> layers(arrays.begin(), arrays.end() - 1);
-    return some(mx::vjp(losses, layers, {arrays.back()}).second);
-  };
-  return mx::vjp(
-             gradients,
-             {x, weight, target_x, target_weight, cotangent},
-             some(directions))
-      .second;
+  }
+  return divergence_second(
+      {{x, weight}, {target_x, target_weight}, mask, beta, scale},
+      cotangent,
+      kept,
+      asked,
+      s);
 }
 
 } // namespace mlxops::blocks
