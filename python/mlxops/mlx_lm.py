@@ -333,7 +333,7 @@ def packed(model: Any, cu_seqlens: mx.array) -> AbstractContextManager[None]:
     Positions continue, so that RoPE yields the same attention. Raises ``ValueError`` for a family
     that is not in ``mlx_lm_packing.FAMILIES``. Other models must not run meanwhile.
     """
-    return mlx_lm_packing.packed(model, cu_seqlens)
+    return mlx_lm_packing.packing.packed(model, cu_seqlens)
 
 
 def loss(
