@@ -118,6 +118,14 @@ class Patch:
         rows = [
             row for path, layer in layers_of(model) for row in self._rows_of(path, layer, known)
         ]
+        # A layer that one operator computes hides the products in it.
+        whole = [r.path + "." for r in rows if r.function == "__call__" and _is_operator(r)]
+        whole = [path.removeprefix(".") for path in whole]
+        rows = [
+            r
+            for r in rows
+            if not (r.function == "__call__" and _is_operator(r) and _inner(r.path, whole))
+        ]
         rows += more(model)
         lines: dict[Row, list[int]] = {}
         for row in rows:
@@ -214,6 +222,14 @@ class Row:
     function: str  # of the package
     replacement: str | None  # the operator, or None if the package's function computes the layer
     reason: str = ""  # why it is not replaced
+
+
+def _is_operator(row: Row) -> bool:
+    return (row.replacement or "").startswith("nn.")
+
+
+def _inner(path: str, outer: list[str]) -> bool:
+    return path != "" and any(path.startswith(prefix) for prefix in outer)
 
 
 def layers_of(model: mlx.nn.Module) -> list[tuple[str, mlx.nn.Module]]:

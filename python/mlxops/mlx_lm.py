@@ -31,7 +31,9 @@ from mlx_lm.models import gated_delta, ssm
 from mlx_lm.models.activations import swiglu
 from mlx_lm.tuner.trainer import default_loss
 
-from mlxops import _models, mlx_lm_experts, mlx_lm_packing, nn
+from mlxops import _models, mlx_lm_packing, nn
+from mlxops._experts import Experts
+from mlxops._fused import Fused
 from mlxops._kernels import Kernels
 from mlxops._models import Place, Row, hybrid_gla, recurrent_gla, rnn_scan, too_many_states
 
@@ -138,13 +140,6 @@ def _operator_of_attention(layer: Any) -> str | None:
     return "nn.attention without a cache" if found else None
 
 
-def switch_glu(layer: Any, x: mx.array, indices: mx.array) -> mx.array:
-    """Compute the experts of a layer in training with ``nn.expert_mlp`` or its products."""
-    if not layer.training or mlx_lm_experts.unfit(layer):
-        return _patch.own(mlx_lm_experts.PLACE)(layer, x, indices)  # type: ignore[no-any-return]
-    return mlx_lm_experts.switch_glu(layer, x, indices)
-
-
 ATTENTION = ("mlx_lm.models.base", "scaled_dot_product_attention")
 MAMBA = ("mlx_lm.models.mamba", "MambaBlock._process_sequence")
 JAMBA = ("mlx_lm.models.jamba", "JambaMambaMixer.ssm_step")
@@ -154,6 +149,10 @@ _SINKHORN = (_DEEPSEEK, "_sinkhorn")
 _ROUNDINGS = [(_DEEPSEEK, name) for name in ("_fake_quant_fp8", "_fake_quant_fp4")]
 _INDICES = [(_DEEPSEEK, name) for name in ("Router.__call__", "Indexer.__call__")]
 _kernels = Kernels("mlx_lm", lambda place: _patch.own(place))
+_fused = Fused("mlx_lm")
+_experts = Experts(
+    lambda place: _patch.own(place), "mlx_lm.models.switch_layers", "mlx_lm.tuner.lora"
+)
 bit_linear = _kernels.bit_linear(BITNET)
 # The replaced functions of mlx-lm, by module and name, and their replacements.
 REPLACED: dict[Place, Callable[..., Any]] = {
@@ -166,7 +165,8 @@ REPLACED: dict[Place, Callable[..., Any]] = {
     ("mlx_lm.models.bailing_moe_linear", "recurrent_gla"): recurrent_gla,
     ("mlx_lm.models.bailing_hybrid", "recurrent_gla"): hybrid_gla,
     ATTENTION: attention,
-    mlx_lm_experts.PLACE: switch_glu,
+    **_fused.replaced,
+    **_experts.replaced,
     BITNET: bit_linear,
     _SINKHORN: _kernels.with_gradient(_SINKHORN),
     **{place: _kernels.straight_through(place) for place in _ROUNDINGS},
@@ -184,7 +184,8 @@ _OPERATORS: dict[Callable[..., Any], str | Callable[[Any], str | None]] = {
     recurrent_gla: "nn.ssm_scan",
     hybrid_gla: "nn.ssm_scan",
     attention: _operator_of_attention,
-    switch_glu: mlx_lm_experts.operator,
+    **_fused.operators,
+    **_experts.operators,
     **dict.fromkeys((bit_linear, REPLACED[_SINKHORN]), _OWN),
     **{REPLACED[p]: "its rounding, with the gradient of the identity" for p in _ROUNDINGS},
     **{REPLACED[p]: "mlx-lm's operations, with constant indices in training" for p in _INDICES},
@@ -194,7 +195,7 @@ _LOSS = "nn.linear_cross_entropy"
 _UNFIT: dict[Place, Callable[[Any], str]] = {
     MAMBA: too_many_states,
     JAMBA: too_many_states,
-    mlx_lm_experts.PLACE: mlx_lm_experts.unfit,
+    **_experts.unfit,
 }
 # Recurrences and kernels of mlx-lm that are not replaced, and the reasons.
 UNREPLACED: dict[Place, str] = {
@@ -362,7 +363,7 @@ def packed(model: Any, cu_seqlens: mx.array) -> AbstractContextManager[None]:
     Positions continue, so that RoPE yields the same attention. Raises ``ValueError`` for a family
     that is not in ``mlx_lm_packing.FAMILIES``. Other models must not run meanwhile.
     """
-    return mlx_lm_packing.packed(model, cu_seqlens)
+    return mlx_lm_packing.packing.packed(model, cu_seqlens)
 
 
 def loss(

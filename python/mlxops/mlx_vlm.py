@@ -20,6 +20,7 @@ Requires mlx-vlm 0.7.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -29,12 +30,13 @@ from mlx_vlm.models.activations import swiglu
 from mlx_vlm.models.gated_delta import compute_g, compute_g_safe
 
 import mlxops
-from mlxops import _models, nn
+from mlxops import _models
+from mlxops._experts import Experts
+from mlxops._fused import Fused
 from mlxops._kernels import Kernels
 from mlxops._models import Function, Place, Row, too_many_states
 
 _MODELS = "mlx_vlm.models."
-_KERNELS = "mlx_vlm.kernels."
 GATED_DELTA = (_MODELS + "gated_delta", "gated_delta_update")
 QWEN_GATED_DELTA = (_MODELS + "qwen3_5.gated_delta", "gated_delta_update")
 MAMBA = (_MODELS + "mamba.language", "MambaBlock._process_sequence")
@@ -179,117 +181,6 @@ def grid_sample(x: mx.array, grid: mx.array) -> mx.array:
     return mlxops.grid_sample(x, grid).astype(kept)
 
 
-def expert_routing(
-    logits: mx.array,
-    expert_bias: mx.array,
-    *,
-    top_k: int,
-    multiplier: float,
-    score_eps: float,
-    route_scale: float,
-) -> list[mx.array]:
-    """Choose experts with ``nn.expert_routing``: indices and weights."""
-    scores, indices = nn.expert_routing(
-        logits * multiplier, top_k, score="sigmoid", normalize=False, bias=expert_bias
-    )
-    total = scores.sum(-1, keepdims=True) + score_eps
-    return [indices.astype(mx.uint32), (scores / total * route_scale).astype(mx.float32)]
-
-
-def norm_add_norm(
-    branch: mx.array,
-    stream: mx.array,
-    *,
-    alpha: mx.array,
-    beta: mx.array,
-    post_weight: mx.array | None,
-    post_eps: float,
-    next_norm: mlx.nn.RMSNorm | None,
-) -> tuple[mx.array, mx.array | None]:
-    """Compute ``alpha * stream + beta * rms_norm(branch)``, and its norm for the next layer.
-
-    The result is that of ``nn.norm_add_norm``. If the two norms have another epsilon, or there is
-    only one, these are MLX's operations.
-    """
-    if post_weight is not None:
-        branch = post_weight.astype(branch.dtype) * branch
-    stream = alpha * stream
-    if next_norm is not None and next_norm.eps == post_eps:
-        normed, stream = nn.norm_add_norm(branch, stream, beta, next_norm.weight, eps=next_norm.eps)
-        return stream.astype(mx.float32), normed.astype(branch.dtype)
-    stream = (stream + beta * mx.fast.rms_norm(branch, None, post_eps)).astype(mx.float32)
-    if next_norm is None:
-        return stream, None
-    return stream, pre_norm(stream, next_norm, dtype=branch.dtype)
-
-
-def pre_norm(stream: mx.array, norm: mlx.nn.RMSNorm, *, dtype: mx.Dtype) -> mx.array:
-    """Compute the norm of a layer's input with MLX's operations."""
-    return mx.fast.rms_norm(stream, norm.weight.astype(stream.dtype), norm.eps).astype(dtype)
-
-
-def post_expert_norm_combine(
-    experts: mx.array, weights: mx.array, *, norm_weight: mx.array, eps: float
-) -> mx.array:
-    """Norm the weighted outputs of the experts and add them, with MLX's operations."""
-    y = mx.fast.rms_norm(experts.astype(mx.float32) * norm_weight, None, eps)
-    y = y * weights.astype(experts.dtype)[..., None]
-    return y.sum(-2).astype(experts.dtype)
-
-
-def _heads(
-    qkvg: mx.array, n_heads: int, n_kv_heads: int, head_dim: int
-) -> tuple[mx.array, mx.array]:
-    """Return the queries and keys of all heads."""
-    heads = qkvg[..., : (n_heads + n_kv_heads) * head_dim]
-    q, k = mx.split(heads.reshape(*qkvg.shape[:-1], -1, head_dim), [n_heads], axis=-2)
-    return q, k
-
-
-def qk_norm(
-    qkvg: mx.array,
-    *,
-    n_heads: int,
-    n_kv_heads: int,
-    head_dim: int,
-    eps: float,
-    query_scale: float,
-) -> list[mx.array]:
-    """Norm the heads of queries and keys with MLX's operations."""
-    q, k = _heads(qkvg, n_heads, n_kv_heads, head_dim)
-    scale = mx.full(head_dim, query_scale, q.dtype)
-    return [mx.fast.rms_norm(q, scale, eps), mx.fast.rms_norm(k, None, eps)]
-
-
-def qk_norm_rope(
-    qkvg: mx.array,
-    *,
-    n_heads: int,
-    n_kv_heads: int,
-    head_dim: int,
-    eps: float,
-    query_scale: float,
-    rope_base: float,
-    offset: int | mx.array,
-) -> list[mx.array]:
-    """Norm and rotate the heads of queries and keys with ``nn.qk_norm_rope``."""
-    q, k = _heads(qkvg, n_heads, n_kv_heads, head_dim)
-    offset = mx.array(offset).astype(mx.int32)
-    offset = offset.flatten() if offset.size > 1 else offset.reshape(())
-    scale = mx.full(head_dim, query_scale, q.dtype)
-    return list(
-        nn.qk_norm_rope(q, k, scale, traditional=True, base=rope_base, offset=offset, eps=eps)
-    )
-
-
-def rms_norm_sigmoid_gate(x: mx.array, gate: mx.array, *, eps: float) -> mx.array:
-    """Compute ``rms_norm(x) * sigmoid(gate)`` of each head with ``nn.rms_norm_gate``."""
-    batch, heads, steps, size = x.shape
-    gate = gate.reshape(batch, steps, heads, size)
-    y = nn.rms_norm_gate(x.swapaxes(1, 2), gate, eps=eps, activation="sigmoid")
-    return y.reshape(batch, steps, heads * size).astype(x.dtype)
-
-
 def mrope(
     kernel: Any,
     q: mx.array,
@@ -346,6 +237,12 @@ def inkling_route(layer: Any, logits: mx.array) -> Any:
 
 
 _kernels = Kernels("mlx_vlm", lambda place: _patch.own(place))
+_fused = Fused("mlx_vlm")
+_experts = Experts(
+    lambda place: _patch.own(place),
+    *(_MODELS + "switch_layers", "mlx_vlm.trainer.peft.lora_layers"),
+    "mlx_vlm.quantization.nvfp4",
+)
 bit_linear = _kernels.bit_linear(BITNET)
 _OWN = "its kernel, with the gradient of mlx-vlm's operations"
 _TRAINING = "mlx-vlm's operations, in training"
@@ -366,6 +263,8 @@ _KERNELS_WITH_GRADIENT = [
 ]
 _COMPOSED_IN_TRAINING = [
     *_places("inkling.language", "InklingSparseMoE.__call__"),
+    *_places("deepseek_v32.language", "Indexer.__call__"),
+    *_places("deepseekocr.language", "MoEGate.__call__"),
     *_places("longcat_flash_sparse.language", "Indexer.__call__"),
     *_places("longcat_flash_sparse.language", "LongcatFlashTopkRouter.__call__"),
     *_places("qwen4_exp.language", "Qwen4ExpQSAIndexer.select_from_projected"),
@@ -388,23 +287,18 @@ REPLACED: dict[Place, Function] = {
     (_MODELS + "recurrent_gemma.language", "rnn_scan"): rnn_scan,
     (_MODELS + "bailing_moe_linear.language", "recurrent_gla"): recurrent_gla,
     (_MODELS + "kernels", "grid_sample"): grid_sample,
-    (_KERNELS + "expert_routing", "expert_routing"): expert_routing,
-    (_KERNELS + "norm_add_norm", "norm_add_norm"): norm_add_norm,
-    (_KERNELS + "norm_add_norm", "pre_norm"): pre_norm,
-    (_KERNELS + "post_expert_norm_combine", "post_expert_norm_combine"): post_expert_norm_combine,
-    (_KERNELS + "qk_norm", "qk_norm"): qk_norm,
-    (_KERNELS + "qk_norm_rope", "qk_norm_rope"): qk_norm_rope,
-    (_KERNELS + "rms_norm_sigmoid_gate", "rms_norm_sigmoid_gate"): rms_norm_sigmoid_gate,
+    **_fused.replaced,
     BITNET: bit_linear,
     (_MODELS + "rope_utils", "_fast_mrope_apply"): mrope,
     QUANTIZED: _row_invariant_quantized_projection,
     INKLING_ROUTE: inkling_route,
+    **_experts.replaced,
     **{place: _kernels.with_gradient(place) for place in _KERNELS_WITH_GRADIENT},
     **{place: _kernels.composed_in_training(place) for place in _COMPOSED_IN_TRAINING},
     **{place: _kernels.straight_through(place) for place in _ROUNDINGS},
 }
 # What the replacements use.
-_OPERATORS: dict[Function, str] = {
+_OPERATORS: dict[Function, str | Callable[[Any], str]] = {
     gated_delta_update: "nn.gated_delta",
     qwen_gated_delta_update: "nn.gated_delta",
     ssm_update: "nn.ssm_scan",
@@ -414,15 +308,12 @@ _OPERATORS: dict[Function, str] = {
     rnn_scan: "nn.linear_recurrence",
     recurrent_gla: "nn.ssm_scan",
     grid_sample: "mlxops.grid_sample",
-    expert_routing: "nn.expert_routing",
-    norm_add_norm: "nn.norm_add_norm",
-    qk_norm_rope: "nn.qk_norm_rope",
-    rms_norm_sigmoid_gate: "nn.rms_norm_gate",
-    **dict.fromkeys((pre_norm, post_expert_norm_combine, qk_norm), "MLX's operations"),
+    **_fused.operators,
     bit_linear: _OWN,
     mrope: "its kernel, also for the gradient",
     _row_invariant_quantized_projection: "the quantized layer, in training",
     inkling_route: _TRAINING,
+    **_experts.operators,
     **{REPLACED[place]: _OWN for place in _KERNELS_WITH_GRADIENT},
     **{REPLACED[place]: _TRAINING for place in _COMPOSED_IN_TRAINING},
     **{REPLACED[place]: _STRAIGHT for place in _ROUNDINGS},
@@ -448,9 +339,10 @@ UNUSED: dict[str, str] = {
     "mlx_vlm.structured": "sampling",
     "mlx_vlm.turboquant": "compressed caches",
 }
+_UNFIT = {**dict.fromkeys((MAMBA, JAMBA), too_many_states), **_experts.unfit}
 _patch = _models.Patch(
     *("mlx-vlm", "0.7"),
-    *(REPLACED, _OPERATORS, UNREPLACED, dict.fromkeys((MAMBA, JAMBA), too_many_states)),
+    *(REPLACED, _OPERATORS, UNREPLACED, _UNFIT),
 )
 
 

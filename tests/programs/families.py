@@ -122,6 +122,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
             **{"full_attn_layers": [2], "gate_lower_bound": -5.0},
         },
     },
+    "muse_spark": {
+        **{"rope_parameters": {"rope_theta": 1e4}, "layer_rope_theta": [1e4, 0]},
+        **{"layer_types": ["sliding_attention", "full_attention"], "num_shared_experts": 0},
+        **{"moe_hidden_size": 24, "post_norm_eps": 1e-5, "output_multiplier": 0.5},
+    },
     "minicpm": {"dim_model_base": 16, "scale_depth": 1.4, "scale_emb": 12},
     "phi3small": {
         **{"dense_attention_every_n_layers": 1, "ff_intermediate_size": 48, "gegelu_limit": 20.0},

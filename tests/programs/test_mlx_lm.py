@@ -33,7 +33,7 @@ from mlx_lm.tuner.datasets import CacheDataset
 from mlx_lm.tuner.lora import LoRALinear
 from mlx_lm.tuner.trainer import TrainingArgs, default_loss, grad_checkpoint, train
 from mlx_lm.tuner.utils import linear_to_lora_layers
-from mlxops import mlx_lm_experts, mlx_lm_packing
+from mlxops import mlx_lm_packing
 
 from examples.fine_tune import CLOSE, CONFIGURATIONS, build, difference, gradients
 
@@ -625,14 +625,15 @@ def test_report_of_own_layers(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_unreplaced() -> None:
     """mlx-lm's files with a Metal kernel or a loop over time, and their functions."""
-    models = Path(gated_delta.__file__).parent
+    root = Path(gated_delta.__file__).parents[1]
     loops = ("metal_kernel(", "for t in range(", "range(x.shape[1])", "range(n_chunks)")
     files = {
-        f"mlx_lm.models.{path.stem}"
-        for path in models.glob("*.py")
+        f"mlx_lm.{path.parent.name}.{path.stem}"
+        for path in (*root.glob("models/*.py"), *root.glob("kernels/*.py"))
         if any(loop in path.read_text() for loop in loops)
     }
-    places = {*ours.REPLACED, *ours.UNREPLACED} - {mlx_lm_experts.PLACE, ours.ATTENTION}
+    # Experts and attention have neither.
+    places = {*ours.REPLACED, *ours.UNREPLACED} - {*ours._experts.replaced, ours.ATTENTION}
     files.add("mlx_lm.models.bailing_hybrid")  # a loop over chunks
     assert files == {module for module, _ in places}
     for module, name in ours.UNREPLACED:

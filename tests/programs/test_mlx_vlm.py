@@ -27,6 +27,7 @@ import mlxops.mlx_vlm as ours
 from mlx_vlm.models import gated_delta, rope_utils
 from mlx_vlm.models.kimi_linear import language as kimi_linear
 from mlx_vlm.models.qwen3_5 import gated_delta as qwen_gated_delta
+from mlxops import _fused
 from programs.vlm_families import FAMILIES, build
 
 from examples.fine_tune import CLOSE, difference
@@ -211,9 +212,10 @@ def test_what_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     model, _ = tiny("kimi_linear")
     rows = ours.report(model)
     assert [(row.path, row.function, row.replacement) for row in rows] == [
-        ("language_model.model.layers.0.self_attn", "gated_delta_update", "nn.gated_delta")
+        ("language_model.model.layers.0.self_attn", "gated_delta_update", "nn.gated_delta"),
+        ("language_model.model.layers.1.mlp.switch_mlp", "__call__", "nn.expert_mlp"),
     ]
-    assert capsys.readouterr().out.endswith("gated_delta_update -> nn.gated_delta\n")
+    assert "gated_delta_update -> nn.gated_delta\n" in capsys.readouterr().out
     ours.uninstall()
     assert kimi_linear.gated_delta_update is gated_delta.gated_delta_update is own
     assert ours.gated_delta_update is not own
@@ -242,7 +244,7 @@ def test_with_mlx_lm() -> None:
 @pytest.mark.parametrize("name", ["mamba", "jamba"])
 def test_many_states(name: str) -> None:
     """nn.selective_scan has at most 64 states, so that mlx-vlm computes layers with more."""
-    model = build(name, state_size=65, mamba_d_state=65)
+    model = build(name, state_size=65, mamba_d_state=65).eval()
     row = ours.report(model)[0]
     assert row.replacement is None and "64 states" in row.reason
     tokens = mx.array([[1, 2, 3, 4]])
@@ -579,7 +581,7 @@ def test_muse_spark(dtype: mx.Dtype, close: float) -> None:
 
         def own(branch: Any, stream: Any, alpha: Any, beta: Any, weight: Any, next_w: Any) -> Any:
             norm.weight = next_w
-            found = ours.norm_add_norm(
+            found = _fused.norm_add_norm(
                 *(branch, stream),
                 **{"alpha": alpha, "beta": beta, "post_weight": weight if post else None},  # noqa: B023
                 **{"post_eps": post_eps, "next_norm": None if last else norm},  # noqa: B023
@@ -596,16 +598,16 @@ def test_muse_spark(dtype: mx.Dtype, close: float) -> None:
         same_gradients(own, reference, [branch, stream, alpha, beta, weight, floats(8)], close)
 
     same_gradients(
-        lambda s, w: ours.pre_norm(s, SimpleNamespace(weight=w, eps=0.1), dtype=dtype),
+        lambda s, w: _fused.pre_norm(s, SimpleNamespace(weight=w, eps=0.1), dtype=dtype),
         *(lambda s, w: rms(s, 0.1) * w, [stream, weight], close),
     )
     same_gradients(
-        lambda x, e, w: ours.post_expert_norm_combine(x, e, norm_weight=w, eps=0.1),
+        lambda x, e, w: _fused.post_expert_norm_combine(x, e, norm_weight=w, eps=0.1),
         lambda x, e, w: (rms(x * w, 0.1) * e[..., None]).sum(-2),
         *([floats(2, 3, 4, 8, dtype=dtype), floats(2, 3, 4), weight], close),
     )
     same_gradients(
-        lambda x, g: ours.rms_norm_sigmoid_gate(x, g, eps=0.1),
+        lambda x, g: _fused.rms_norm_sigmoid_gate(x, g, eps=0.1),
         lambda x, g: rms(x, 0.1).swapaxes(1, 2).reshape(2, 3, 16) * mx.sigmoid(g),
         *([floats(2, 4, 3, 4, dtype=dtype), floats(2, 3, 16, dtype=dtype)], close),
     )
@@ -616,11 +618,11 @@ def test_muse_spark(dtype: mx.Dtype, close: float) -> None:
         return 1.5 * rms(q, 0.1), rms(k, 0.1)
 
     qkvg = floats(2, 3, 40, dtype=dtype)
-    same_gradients(lambda x: ours.qk_norm(x, **heads), split, [qkvg], close)
+    same_gradients(lambda x: _fused.qk_norm(x, **heads), split, [qkvg], close)
     for offset in (0, 5, mx.array(5), mx.array([5]), mx.array([2, 70])):
         positions = (mx.array(offset).reshape(-1, 1) + mx.arange(3)) * mx.ones((2, 1), mx.int32)
         same_gradients(
-            lambda x: ours.qk_norm_rope(x, **heads, rope_base=1e4, offset=offset),  # noqa: B023
+            lambda x: _fused.qk_norm_rope(x, **heads, rope_base=1e4, offset=offset),  # noqa: B023
             lambda x: [rotated(part, 1e4, positions) for part in split(x)],  # noqa: B023
             *([qkvg], close),
         )
@@ -630,7 +632,7 @@ def test_expert_routing() -> None:
     mx.random.seed(5)
     logits, bias = floats(2, 3, 8), floats(8)
     keys = {"top_k": 3, "multiplier": 0.5, "score_eps": 0.1, "route_scale": 2.5}
-    indices, weights = ours.expert_routing(logits, bias, **keys)
+    indices, weights = _fused.expert_routing(logits, bias, **keys)
     scores = mx.sigmoid(0.5 * logits)
     assert mx.array_equal(indices, mx.argsort(-(scores + bias), -1)[..., :3])
     assert (indices.dtype, weights.dtype) == (mx.uint32, mx.float32)
@@ -639,7 +641,7 @@ def test_expert_routing() -> None:
         chosen = mx.take_along_axis(mx.sigmoid(0.5 * logits), indices, -1)
         return chosen / (chosen.sum(-1, keepdims=True) + 0.1) * 2.5
 
-    same_gradients(lambda x: ours.expert_routing(x, bias, **keys)[1], reference, [logits], 1e-5)
+    same_gradients(lambda x: _fused.expert_routing(x, bias, **keys)[1], reference, [logits], 1e-5)
 
 
 @pytest.mark.parametrize("invert", [False, True])
