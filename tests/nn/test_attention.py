@@ -703,6 +703,38 @@ def test_what_is_not_seen_in_other_blocks(poison):
             np.testing.assert_allclose(got[:, :, rows], wanted[:, :, rows], atol=1e-5)
 
 
+@pytest.mark.parametrize("first", [0, 8, 16, 24])
+def test_only_some_rows_do_not_see_an_infinity(first):
+    """The others of 32 rows are infinite, not NaN, so that only these 8 must be computed again."""
+    rows = slice(first, first + 8)
+    q, k, v = inputs(mx.float32, 1, 1, 1, 32, 9, 4, 3)
+    seen = np.ones((32, 9), bool)
+    seen[rows, 2] = False
+    expected = by_rows(*map(to_numpy, (q, k, v, mx.ones((1, 1, 32, 3)))), seen, 0.3)[0]
+    v[:, :, 2] = np.inf
+    y = to_numpy(mlxops.nn.attention(q, k, v, mx.array(seen), scale=0.3))[0, 0]
+    close(y[rows], expected[0, 0, rows], mx.float32)
+    assert np.isposinf(np.delete(y, rows, 0)).all()
+
+    # The same for gradients: of keys 0 to 31, whose v is positive, y and so delta are negative.
+    q, k, v = inputs(mx.float32, 1, 1, 1, 9, 40, 32, 3)  # 32: without columns of zeros
+    v = abs(v)
+    v[:, :, 35] = -1000
+    seen = np.ones((9, 40), bool)
+    seen[2, rows] = False
+    cotangent = draw(mx.float32, (1, 1, 9, 3), -1, 1, seed=9)[0]
+    expected = by_rows(*map(to_numpy, (q, k, v, cotangent)), seen, 0.3)
+    cotangent[:, :, 2, 1] = np.inf
+
+    def call(*arrays):
+        return mlxops.nn.attention(*arrays, mx.array(seen), scale=0.3)
+
+    _, grads = mx.vjp(call, [q, k, v], [cotangent])
+    for got, wanted in zip(grads[1:], expected[2:], strict=True):
+        close(to_numpy(got)[0, 0, rows], wanted[0, 0, rows], mx.float32)
+    assert np.isinf(np.delete(to_numpy(grads[1])[0, 0, :32], rows, 0)).all()
+
+
 @pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (0, 0)], ids=str)
 def test_no_queries_or_keys(dtype, sizes):
     q, k, v = inputs(dtype, queries=sizes[0], keys=sizes[1])

@@ -26,6 +26,7 @@ STARTS = {
     "none": [4],
     "all empty": [3, 3, 3],
     "behind the end": [12, 14],
+    "before the first step": [-4, -2, 0],
 }
 
 

@@ -350,6 +350,7 @@ def test_report(tmp_path):
         "survived: f: grid.x one larger",
         "listed, but no mutant of it survived: f: never",
     ]
+    assert "listed" not in report.summary(whole=False)
     assert report.table().splitlines()[2:] == [
         "| f | launcher | 4 | 1 | 1 | 0 | 0 | 1 | 1 |",
         "| g | launcher | 1 | 0 | 0 | 0 | 0 | 1 | 0 |",

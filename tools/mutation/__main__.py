@@ -75,8 +75,9 @@ def main(
         sys.exit(str(error))
     if page is not None:
         write_page(page, report, whole=not ops)
-    click.echo(report.summary())
-    if report.missed or (report.idle and not (ops or sample)):
+    whole = not (ops or sample)
+    click.echo(report.summary(whole))
+    if report.missed or (report.idle and whole):
         sys.exit(1)
 
 

@@ -123,8 +123,8 @@ class Report:
             lines.append(f"| {op} | {kind} | {' | '.join(str(count[c]) for c in _COLUMNS)} |")
         return "\n".join(lines)
 
-    def summary(self) -> str:
-        """Summarize the results and all problems."""
+    def summary(self, whole: bool = True) -> str:
+        """Summarize the results and all problems; idle patterns only of a whole run."""
         found = sum(o.how in _FOUND and self.reason(o) is None for o in self.outcomes)
         without = sum(self.reason(o) is not None for o in self.outcomes)
         lines = [
@@ -132,7 +132,8 @@ class Report:
             f"{len(self.missed)} survived"
         ]
         lines += [f"survived: {o.op}: {o.name}" for o in self.missed]
-        lines += [f"listed, but no mutant of it survived: {pattern}" for pattern in self.idle]
+        idle = self.idle if whole else []
+        lines += [f"listed, but no mutant of it survived: {pattern}" for pattern in idle]
         return "\n".join(lines)
 
 
