@@ -674,6 +674,33 @@ def test_what_is_not_seen_reaches_nothing(dtype, way, side):
             assert np.isnan(to_numpy(y)[0][:, queries]).all()
 
 
+OF_HEADS = np.stack([np.roll(HIDDEN, head, 1) for head in range(4)])
+WAYS_OF_HEADS = {
+    **WAYS,
+    "bools of heads": (OF_HEADS, {"mask": mx.array(OF_HEADS)}),
+    "numbers of heads": (OF_HEADS, {"mask": mx.array(np.where(OF_HEADS, 0, -np.inf), mx.float32)}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_OF_HEADS)
+def test_an_infinite_value_reaches_all_that_see_it(way):
+    """Other queries of the same block are computed again, without the values they do not see."""
+    seen, options = WAYS_OF_HEADS[way]
+    seen = np.broadcast_to(seen, (4, *seen.shape[-2:]))
+    arrays = inputs(mx.float32, queries=5, keys=seen.shape[-1])
+    q, k, v = map(to_numpy, arrays)
+    expected = [
+        by_rows(q[:, [h]], k[:, [h // 2]], v[:, [h // 2]], np.zeros((2, 1, 5, 8)), seen[h], 0.3)[0]
+        for h in range(4)
+    ]
+    for at in range(seen.shape[-1]):
+        values = mx.array(arrays[2])
+        values[:, :, at] = np.inf
+        y = to_numpy(mlxops.nn.attention(*arrays[:2], values, scale=0.3, **options))
+        wanted = np.where(seen[:, :, at, None], np.inf, np.concatenate(expected, 1))
+        np.testing.assert_allclose(y, wanted, atol=1e-5)
+
+
 @pytest.mark.parametrize("poison", [np.nan, np.inf], ids=str)
 def test_what_is_not_seen_in_other_blocks(poison):
     """Test blocks with queries that see keys that others of the same block do not see."""

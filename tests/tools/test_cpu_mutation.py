@@ -30,11 +30,19 @@ float kernel(Box<2> box, T n) {
   return box.at(1) - helper(box.data, n) / 2;
 }
 """
+COMPOSED = b"""\
+mx::array composed(mx::array a, mx::array b) {
+  return mx::add(mx::multiply(a, b), a);
+}
+"""
 MAIN = """
 #include "source.h"
 #include <cstdio>
 #include <cstdlib>
 int main(int, char** words) {
+  const int two = 2;
+  auto four = [=] { return two * mlxgen_changes::twice(0, two); };
+  static_assert(sizeof(four) == 1, "other sources have the same lambda without a capture");
   mlxgen_change = std::atoi(words[1]);
   std::printf("%g", kernel(Box<2>{{1, 2, 4}}, 2));
 }
@@ -67,6 +75,18 @@ def test_what_is_changed(tmp_path: Path) -> None:
     ]
     # The sum is 9, the result 2 - 9 / 2.
     assert run == [-2.5, -0.5, -8.5, -0.5, -7, -7, 6.5, -2.5, -0.5, 6.5, -0.25]
+
+
+def test_operations_of_mlx() -> None:
+    result = changed({Path("source.h"): COMPOSED}, ["composed"])
+    line = "`return mx::add(mx::multiply(a, b), a);`"
+    assert result.names == [
+        f"composed: mx::subtract in {line}",
+        f"composed: mx::divide in {line}",
+    ]
+    text = result.texts[Path("source.h")]
+    multiplied = "(mlxgen_changes::is(2) ? mx::divide(a, b) : mx::multiply(a, b))"
+    assert text.count(f"mx::subtract({multiplied}, a) : mx::add({multiplied}, a)") == 1
 
 
 def test_headers_that_are_included(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 // The functions that mutated C++ kernels call (cpp.py). One library contains
 // all mutants; mlxgen_change selects the active one, and mlxgen_reached records
 // the places that a test reaches.
+//
+// Numbers are passed by value: a reference to a constant would make a lambda
+// capture it, and other sources with the same lambda do not.
 
 #pragma once
 
@@ -22,7 +25,7 @@ MLXGEN_CHANGES bool is(int number) {
 
 /** x or -x; unsigned values stay. */
 template <typename X>
-MLXGEN_CHANGES X sign(int number, const X& x) {
+MLXGEN_CHANGES X sign(int number, X x) {
   if constexpr (requires { X(-x); } && !std::is_same_v<X, bool>) {
     return is(number) ? X(-x) : x;
   } else {
@@ -31,12 +34,12 @@ MLXGEN_CHANGES X sign(int number, const X& x) {
 }
 
 template <typename X>
-MLXGEN_CHANGES X minus(int number, const X& x) {
+MLXGEN_CHANGES X minus(int number, X x) {
   return is(number) ? X(x) : X(-x);
 }
 
 template <typename X>
-MLXGEN_CHANGES X twice(int number, const X& x) {
+MLXGEN_CHANGES X twice(int number, X x) {
   if constexpr (requires { X(x + x); }) {
     return is(number) ? X(x + x) : x;
   } else {
@@ -45,7 +48,7 @@ MLXGEN_CHANGES X twice(int number, const X& x) {
 }
 
 template <typename X>
-MLXGEN_CHANGES auto next(int number, const X& x) {
+MLXGEN_CHANGES auto next(int number, X x) {
   return x + is(number);
 }
 

@@ -28,7 +28,16 @@ _MOVED = {
     "&&": "||",
     "||": "&&",
 }
-_EXTREMES = {"std::max": "std::min", "std::min": "std::max"}
+_PAIRS = (
+    ("std::max", "std::min"),
+    ("mx::maximum", "mx::minimum"),
+    ("mx::add", "mx::subtract"),
+    ("mx::multiply", "mx::divide"),
+    ("mx::greater", "mx::greater_equal"),
+    ("mx::less", "mx::less_equal"),
+    ("mx::logical_and", "mx::logical_or"),
+)
+_CALLS = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])}
 # Compile-time constants, and conditions that end a loop.
 _CONSTANT = {
     "template_argument_list",
@@ -48,9 +57,13 @@ _CONSTANT = {
 
 @dataclass(slots=True)
 class Changed:
-    """Sources with all mutants, and the mutants' names: number n is names[n - 1]."""
+    """Sources with all mutants, and the mutants' names: number n is names[n - 1].
+
+    ``functions`` has the file, line and name of each mutant's function.
+    """
 
     names: list[str] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)
     texts: dict[Path, str] = field(default_factory=dict)
 
 
@@ -60,7 +73,7 @@ def changed(sources: Mapping[Path, bytes], functions: Collection[str]) -> Change
     reached = _reached(trees, functions)
     result = Changed()
     for path, tree in trees.items():
-        writer = _Writer(sources[path], reached, result.names)
+        writer = _Writer(path, sources[path], reached, result)
         text = writer.text(tree)
         if text.encode() != sources[path]:
             result.texts[path] = text
@@ -134,11 +147,13 @@ def _owner(node: Node) -> str:
 class _Writer:
     """Rewrites a source with the mutants of the reached functions."""
 
-    def __init__(self, source: bytes, reached: set[int], names: list[str]) -> None:
+    def __init__(self, path: Path, source: bytes, reached: set[int], result: Changed) -> None:
+        self.path = path
         self.source = source
         self.reached = reached
-        self.names = names
+        self.result = result
         self.function = ""  # the current one; nothing outside of functions is mutated
+        self.place = ""  # of this function
 
     def text(self, node: Node) -> str:
         """Return the text of a node with its mutants."""
@@ -146,6 +161,7 @@ class _Writer:
         if node.type == "function_definition" and not outside and node.id in self.reached:
             constant = any(_text(child) == "constexpr" for child in node.children)
             self.function = "" if constant or node.has_error else _name(node)
+            self.place = f"{self.path}:{node.start_point[0] + 1}: {self.function}"
         if self.function and (node.type in _CONSTANT or self._is_constant(node)):
             written = _text(node)
         else:
@@ -177,8 +193,9 @@ class _Writer:
         line = self.source[: node.start_byte].rfind(b"\n") + 1
         end = self.source.find(b"\n", node.start_byte)
         shown = self.source[line:end].decode().split("//")[0].strip()
-        self.names.append(f"{self.function}: {what} in `{shown}`")
-        return len(self.names)
+        self.result.names.append(f"{self.function}: {what} in `{shown}`")
+        self.result.functions.append(self.place)
+        return len(self.result.names)
 
     def _changed(self, node: Node) -> str:
         if not self.function:
@@ -198,10 +215,10 @@ class _Writer:
         if node.type == "call_expression":
             called = _text(node.child_by_field_name("function"))
             given = node.child_by_field_name("arguments")
-            if called in _EXTREMES and given:
-                number, arguments = self._number(f"{_EXTREMES[called]}", node), self.text(given)
+            if called in _CALLS and given:
+                number, arguments = self._number(f"{_CALLS[called]}", node), self.text(given)
                 return (
-                    f"(mlxgen_changes::is({number}) ? {_EXTREMES[called]}{arguments} : "
+                    f"(mlxgen_changes::is({number}) ? {_CALLS[called]}{arguments} : "
                     f"{called}{arguments})"
                 )
         return self._inside(node)

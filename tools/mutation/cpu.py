@@ -34,7 +34,7 @@ from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator import EmulationError
 from mlxgen.read import settings as project_settings
 
-from .cpp import changed, included
+from .cpp import Changed, changed, included
 from .plugin import (
     _FAILED,
     _HANGS,
@@ -54,10 +54,11 @@ _CHANGES = Path(__file__).with_name("changes.h")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The plugin's options: mutants by name, the selected ones, and the files for results."""
+    """The plugin's options: the mutants, the selected ones, and the files for results."""
 
     op: str
     names: tuple[str, ...]
+    functions: tuple[str, ...]
     chosen: tuple[int, ...]
     library: str
     results: str
@@ -83,14 +84,17 @@ class Builder:
         commands = json.loads((self.build / "compile_commands.json").read_text())
         self.commands = {Path(item["file"]).stem: item for item in commands}
 
-    def made(self, name: str, folder: Path) -> tuple[list[str], Path]:
-        """Return the names of an operator's mutants, and the folder of the package with them."""
-        kernel = self.ops[name].forward.kernel("cpu")
-        if kernel is None:
-            raise EmulationError(f"{name} has no CPU kernel")
+    def made(self, name: str, folder: Path) -> tuple[Changed, Path]:
+        """Return an operator's mutants, and the library with them."""
+        forward = self.ops[name].forward
+        kernel = forward.kernel("cpu")
+        header = kernel.include if kernel else forward.include
+        function = kernel.function if kernel else forward.text.partition("(")[0]
+        if not header:
+            raise EmulationError(f"{name} has neither a CPU kernel nor a C++ function")
         csrc = self.settings.csrc
-        sources = included(Path(kernel.include), csrc)
-        result = changed(sources, [kernel.function.rpartition("::")[2]])
+        sources = included(Path(header), csrc)
+        result = changed(sources, [function.rpartition("::")[2]])
         copy = folder / "csrc"
         shutil.copytree(csrc, copy, dirs_exist_ok=True)
         for path, text in result.texts.items():
@@ -102,7 +106,7 @@ class Builder:
         command[at] = new
         command = [f"-I{copy}" if part == f"-I{csrc}" else part for part in command]
         self._run([*command, "-include", str(_CHANGES), "-O1", "-w"], item["directory"])
-        library = "lib/" + next(iter(self.build.glob("lib/lib*"))).name
+        library = "lib/" + next(self.build.glob(f"lib/lib{self.settings.name}.*")).name
         link = subprocess.run(
             ["ninja", "-t", "commands", library], cwd=self.build, capture_output=True, text=True
         ).stdout.splitlines()[-1]
@@ -112,14 +116,17 @@ class Builder:
         made = package / installed.name / library
         made.unlink()
         parts = [
-            new if part == old else str(made) if part == library else part
+            str(made) if part == library else part
             for part in shlex.split(link.replace(" && :", "").removeprefix(": && "))
         ]
+        parts.remove(old)
+        # Before all others, because the linker takes the first of equal inline functions.
+        parts.insert(parts.index("-o"), new)
         self._run(parts, str(self.build))
         beside = package / "mlx"
         if not beside.exists():
             beside.symlink_to(installed.parent / "mlx")
-        return result.names, made
+        return result, made
 
     def _installed(self) -> str:
         program = f"import {self.settings.name} as p; print(p.__path__[0])"
@@ -139,14 +146,25 @@ def tried(
     """Return the results for an operator's mutants, all or a sample of them."""
     with tempfile.TemporaryDirectory(prefix="mlxgen-cpu-") as temporary:
         folder = Path(temporary)
-        names, library = builder.made(name, folder)
+        made, library = builder.made(name, folder)
+        names, functions = made.names, made.functions
         numbers = range(1, len(names) + 1)
-        chosen = sorted(random.Random(seed).sample(numbers, sample)) if sample else list(numbers)
+        count = min(sample, len(names)) or len(names)
+        chosen = sorted(random.Random(seed).sample(numbers, count))
         kept = builder.build / "mutants"
         kept.mkdir(exist_ok=True)
         key = hashlib.sha256(Path(folder, f"{name}.o").read_bytes()).hexdigest()
         results = kept / f"{name}.json"
-        options = Options(name, tuple(names), tuple(chosen), str(library), str(results), key, jobs)
+        options = Options(
+            name,
+            tuple(names),
+            tuple(functions),
+            tuple(chosen),
+            str(library),
+            str(results),
+            key,
+            jobs,
+        )
         command = [
             sys.executable,
             "-m",
@@ -165,9 +183,9 @@ def tried(
         if found.get("key") != key:
             raise EmulationError(f"the mutation run of {name} was aborted")
         called = set(found["called"])
-        if left := sorted({names[n - 1].partition(":")[0] for n in chosen} - called):
-            click.echo(f"{name}: left out, because no test reaches it: {', '.join(left)}")
-        chosen = [n for n in chosen if names[n - 1].partition(":")[0] in called]
+        if left := sorted({functions[n - 1] for n in chosen} - called):
+            click.echo("\n".join([f"{name}: left out, because no test reaches it:", *left]))
+        chosen = [n for n in chosen if functions[n - 1] in called]
         return [
             Outcome(name, "cpu", names[n - 1], *found["outcomes"][names[n - 1]]) for n in chosen
         ]
@@ -258,7 +276,7 @@ class _Runner:
 
     def _write(self, outcomes: dict[str, list[str]]) -> None:
         new = Path(self.options.results).with_suffix(".new")
-        called = sorted({self.options.names[n - 1].partition(":")[0] for n in self.reached})
+        called = sorted({self.options.functions[n - 1] for n in self.reached})
         kept = {"key": self.options.key, "called": called, "outcomes": outcomes}
         new.write_text(json.dumps(kept))
         new.replace(self.options.results)
@@ -291,7 +309,8 @@ def pytest_runtestloop(session: Any) -> bool | None:
     if OPTIONS not in os.environ:
         return None
     given = json.loads(os.environ[OPTIONS])
-    options = Options(**{**given, "names": tuple(given["names"]), "chosen": tuple(given["chosen"])})
+    lists = {key: tuple(given[key]) for key in ("names", "functions", "chosen")}
+    options = Options(**{**given, **lists})
     _Runner(session, options).run()
     return True
 
