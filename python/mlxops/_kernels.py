@@ -14,7 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlxops import _models
+from mlxops import _models, nn
 from mlxops._models import Function, Place
 
 
@@ -55,6 +55,28 @@ class Kernels:
         )
         copy.__kwdefaults__ = function.__kwdefaults__
         return copy
+
+    def attention(self, place: Place) -> Function:
+        """Return a replacement that computes sinks in training, without a cache, by ``nn.attention``.
+
+        MLX's kernel for them has no gradient.
+        """
+
+        def call(
+            queries: mx.array,
+            keys: mx.array,
+            values: mx.array,
+            cache: Any,
+            scale: float,
+            mask: mx.array | None,
+            sinks: mx.array | None = None,
+        ) -> mx.array:
+            if sinks is None or cache is not None:
+                own = self._own(place)
+                return own(queries, keys, values, cache, scale, mask, sinks)  # type: ignore[no-any-return]
+            return nn.attention(queries, keys, values, mask, sinks, scale=scale)
+
+        return call
 
     def with_gradient(self, place: Place) -> Function:
         """Return a replacement that calls the kernel with the gradient of the operations."""
@@ -180,3 +202,11 @@ def _constant(value: Any) -> Any:
     if isinstance(value, mx.array) and not mx.issubdtype(value.dtype, mx.inexact):
         return mx.stop_gradient(value)
     return value
+
+
+def operator_of_attention(layer: Any) -> str | None:
+    """Return the operator of an attention layer with sinks."""
+    names = ("sink", "softmax_offset")
+    sinks = (value for name, value in layer.items() if any(part in name for part in names))
+    found = any(isinstance(value, mx.array) for value in sinks)
+    return "nn.attention without a cache" if found else None

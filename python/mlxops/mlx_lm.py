@@ -34,7 +34,7 @@ from mlx_lm.tuner.trainer import default_loss
 from mlxops import _models, mlx_lm_packing, nn
 from mlxops._experts import Experts
 from mlxops._fused import Fused
-from mlxops._kernels import Kernels
+from mlxops._kernels import Kernels, operator_of_attention
 from mlxops._models import Place, Row, hybrid_gla, recurrent_gla, rnn_scan, too_many_states
 
 
@@ -114,32 +114,6 @@ def jamba(
     return _models.jamba(layer, x, state)
 
 
-def attention(
-    queries: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    cache: Any,
-    scale: float,
-    mask: mx.array | None,
-    sinks: mx.array | None = None,
-) -> mx.array:
-    """Compute attention with sinks and without a cache, as in training, with ``nn.attention``.
-
-    MLX's kernel for it has no gradient.
-    """
-    if sinks is None or cache is not None:
-        own = _patch.own(ATTENTION)
-        return own(queries, keys, values, cache, scale, mask, sinks)  # type: ignore[no-any-return]
-    return nn.attention(queries, keys, values, mask, sinks, scale=scale)
-
-
-def _operator_of_attention(layer: Any) -> str | None:
-    """Return the operator of a layer with sinks."""
-    sinks = (value for name, value in layer.items() if "sink" in name)
-    found = any(isinstance(value, mx.array) for value in sinks)
-    return "nn.attention without a cache" if found else None
-
-
 ATTENTION = ("mlx_lm.models.base", "scaled_dot_product_attention")
 MAMBA = ("mlx_lm.models.mamba", "MambaBlock._process_sequence")
 JAMBA = ("mlx_lm.models.jamba", "JambaMambaMixer.ssm_step")
@@ -154,6 +128,7 @@ _experts = Experts(
     lambda place: _patch.own(place), "mlx_lm.models.switch_layers", "mlx_lm.tuner.lora"
 )
 bit_linear = _kernels.bit_linear(BITNET)
+attention = _kernels.attention(ATTENTION)
 # The replaced functions of mlx-lm, by module and name, and their replacements.
 REPLACED: dict[Place, Callable[..., Any]] = {
     ("mlx_lm.models.gated_delta", "gated_delta_update"): gated_delta_update,
@@ -183,7 +158,7 @@ _OPERATORS: dict[Callable[..., Any], str | Callable[[Any], str | None]] = {
     rnn_scan: "nn.linear_recurrence",
     recurrent_gla: "nn.ssm_scan",
     hybrid_gla: "nn.ssm_scan",
-    attention: _operator_of_attention,
+    attention: operator_of_attention,
     **_fused.operators,
     **_experts.operators,
     **dict.fromkeys((bit_linear, REPLACED[_SINKHORN]), _OWN),

@@ -33,7 +33,7 @@ import mlxops
 from mlxops import _models
 from mlxops._experts import Experts
 from mlxops._fused import Fused
-from mlxops._kernels import Kernels
+from mlxops._kernels import Kernels, operator_of_attention
 from mlxops._models import Function, Place, Row, too_many_states
 
 _MODELS = "mlx_vlm.models."
@@ -41,6 +41,7 @@ GATED_DELTA = (_MODELS + "gated_delta", "gated_delta_update")
 QWEN_GATED_DELTA = (_MODELS + "qwen3_5.gated_delta", "gated_delta_update")
 MAMBA = (_MODELS + "mamba.language", "MambaBlock._process_sequence")
 JAMBA = (_MODELS + "jamba.language", "JambaMambaMixer.ssm_step")
+ATTENTION = (_MODELS + "base", "scaled_dot_product_attention")
 BITNET = (_MODELS + "bitnet.bitlinear", "BitLinear.execute_matmul_kernel")
 INKLING_ROUTE = (_MODELS + "inkling.language", "InklingSparseMoE._route")
 QUANTIZED = (_MODELS + "qwen4_exp.language", "_row_invariant_quantized_projection")
@@ -244,6 +245,7 @@ _experts = Experts(
     "mlx_vlm.quantization.nvfp4",
 )
 bit_linear = _kernels.bit_linear(BITNET)
+attention = _kernels.attention(ATTENTION)
 _OWN = "its kernel, with the gradient of mlx-vlm's operations"
 _TRAINING = "mlx-vlm's operations, in training"
 _STRAIGHT = "its rounding, with the gradient of the identity"
@@ -287,6 +289,7 @@ REPLACED: dict[Place, Function] = {
     (_MODELS + "recurrent_gemma.language", "rnn_scan"): rnn_scan,
     (_MODELS + "bailing_moe_linear.language", "recurrent_gla"): recurrent_gla,
     (_MODELS + "kernels", "grid_sample"): grid_sample,
+    ATTENTION: attention,
     **_fused.replaced,
     BITNET: bit_linear,
     (_MODELS + "rope_utils", "_fast_mrope_apply"): mrope,
@@ -298,7 +301,7 @@ REPLACED: dict[Place, Function] = {
     **{place: _kernels.straight_through(place) for place in _ROUNDINGS},
 }
 # What the replacements use.
-_OPERATORS: dict[Function, str | Callable[[Any], str]] = {
+_OPERATORS: dict[Function, str | Callable[[Any], str | None]] = {
     gated_delta_update: "nn.gated_delta",
     qwen_gated_delta_update: "nn.gated_delta",
     ssm_update: "nn.ssm_scan",
@@ -308,6 +311,7 @@ _OPERATORS: dict[Function, str | Callable[[Any], str]] = {
     rnn_scan: "nn.linear_recurrence",
     recurrent_gla: "nn.ssm_scan",
     grid_sample: "mlxops.grid_sample",
+    attention: operator_of_attention,
     **_fused.operators,
     bit_linear: _OWN,
     mrope: "its kernel, also for the gradient",
