@@ -23,13 +23,19 @@ from mlxops._models import Place, too_many_states
 class _Row:
     """The starts of the sequences of a row, and the masks for them."""
 
-    def __init__(self, cu_seqlens: mx.array, convolutions: set[int]) -> None:
+    def __init__(self, cu_seqlens: mx.array, convolutions: set[int], limit: int | None) -> None:
         self.cu_seqlens = cu_seqlens
         self.convolutions = convolutions  # of the language model, by their id
+        self.limit = limit  # of the steps
         self._masks: dict[tuple[int, int | None], mx.array] = {}
 
     def mask(self, steps: int, window: int | None) -> mx.array:
         """Return the mask of causal attention. MLX computes it only if something reads it."""
+        if self.limit is not None and steps > self.limit:
+            raise ValueError(
+                f"[packed] The model scales RoPE otherwise in rows of more than {self.limit} "
+                f"steps, and this row has {steps}."
+            )
         key = steps, window
         if key not in self._masks:
             at = mx.arange(steps)
@@ -63,7 +69,7 @@ def _active() -> _Row:
 class Packing:
     """The packed rows of a package.
 
-    ``base`` is the module of its masks and attention, and ``shift`` that of RWKV-7's ``TokenShift``.
+    ``base`` is the module of its masks and attention, ``shift`` that of RWKV-7's ``TokenShift``.
     """
 
     def __init__(
@@ -156,12 +162,20 @@ class Packing:
         if any("x_proj" in m and "A_log" in m and too_many_states(m) for m in model.modules()):
             raise ValueError("[packed] nn.selective_scan has at most 64 states.")
         if cu_seqlens.ndim != 1 or cu_seqlens.size < 2:
-            raise ValueError("[packed] cu_seqlens must have the starts of the sequences and the end.")
+            raise ValueError(
+                "[packed] cu_seqlens must have the starts of the sequences and the end."
+            )
         if _row is not None:
             raise RuntimeError("[packed] The context is already active.")
         language = getattr(model, "language_model", model)
         convolutions = {id(m) for m in language.modules() if isinstance(m, mlx.nn.Conv1d)}
-        _row = _Row(cu_seqlens.astype(mx.int32), convolutions)
+        # mlx-vlm's LongRoPE; that of mlx-lm is the same for all rows.
+        limits = [
+            m.original_max_position_embeddings
+            for m in model.modules()
+            if hasattr(m, "_short_freqs")
+        ]
+        _row = _Row(cu_seqlens.astype(mx.int32), convolutions, min(limits, default=None))
         _models.cu_seqlens = _row.cu_seqlens
         self._patch.install()
         try:

@@ -21,6 +21,7 @@ Requires mlx-vlm 0.7.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import mlx.core as mx
@@ -30,7 +31,7 @@ from mlx_vlm.models.activations import swiglu
 from mlx_vlm.models.gated_delta import compute_g, compute_g_safe
 
 import mlxops
-from mlxops import _models
+from mlxops import _models, mlx_vlm_packing
 from mlxops._experts import Experts
 from mlxops._fused import Fused
 from mlxops._kernels import Kernels, operator_of_attention
@@ -266,7 +267,10 @@ _KERNELS_WITH_GRADIENT = [
 _COMPOSED_IN_TRAINING = [
     *_places("inkling.language", "InklingSparseMoE.__call__"),
     *_places("deepseek_v32.language", "Indexer.__call__"),
+    *_places("deepseek_v4.language", "Indexer.__call__", "Indexer._hisa_select"),
+    *_places("deepseek_vl_v2.language", "MoEGate.__call__"),
     *_places("deepseekocr.language", "MoEGate.__call__"),
+    *_places("hy_v4.indexer", "HyV4Indexer.__call__"),
     *_places("longcat_flash_sparse.language", "Indexer.__call__"),
     *_places("longcat_flash_sparse.language", "LongcatFlashTopkRouter.__call__"),
     *_places("qwen4_exp.language", "Qwen4ExpQSAIndexer.select_from_projected"),
@@ -367,6 +371,19 @@ def report(model: mlx.nn.Module) -> list[Row]:
     Raises ``TypeError`` if the model is not a module.
     """
     return _patch.report(model)
+
+
+def packed(model: Any, cu_seqlens: mx.array) -> AbstractContextManager[None]:
+    """Return a context in which the model computes rows of several sequences.
+
+    ``cu_seqlens`` has the starts of the sequences and the end of the last one, ascending, for all
+    rows. Each sequence sees only itself: attention, short convolutions and recurrences begin again.
+    Positions continue, also those of images, so that RoPE and M-RoPE yield the same attention. The
+    images of a row are in the order of its tokens. Raises ``ValueError`` for a family that is not
+    in ``mlx_vlm_packing.FAMILIES``, and for a model with an encoder of images that is not in
+    ``mlx_vlm_packing.IMAGES``. Other models must not run meanwhile.
+    """
+    return mlx_vlm_packing.packed(model, cu_seqlens)
 
 
 install()

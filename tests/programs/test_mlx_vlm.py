@@ -27,7 +27,8 @@ import mlxops.mlx_vlm as ours
 from mlx_vlm.models import gated_delta, rope_utils
 from mlx_vlm.models.kimi_linear import language as kimi_linear
 from mlx_vlm.models.qwen3_5 import gated_delta as qwen_gated_delta
-from mlxops import _fused
+from mlxops import _fused, mlx_vlm_packing
+from programs import all_families, vlm_families
 from programs.vlm_families import FAMILIES, build
 
 from examples.fine_tune import CLOSE, difference
@@ -750,3 +751,171 @@ def test_mrope(pairing: str) -> None:
     assert set(grids) == {2 * pairs, pairs} and len(grids) == 8
     report = ours.report(rope_utils.MRoPERotaryEmbedding(8))
     assert any(row.replacement == "its kernel, also for the gradient" for row in report)
+
+
+# Families that the tests cannot build, or that do not compute logits from tokens.
+NOT_BUILT = {
+    "embedding_gemma2": "embeddings of texts",
+    **dict.fromkeys(("falcon_ocr", "falcon_perception", "hunyuan_vl"), "built from a whole model"),
+    **dict.fromkeys(("florence2", "nemotron_parse"), "an encoder and a decoder"),
+    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7", "nemotron_h_nano_omni"), "the code of another"),
+    **dict.fromkeys(("jina_vlm", "limite", "phi4mm"), "their own sizes"),
+    "phi3_v": "an empty class",
+    "phi3small": "mlx-vlm writes behind the end of the logits",
+    **dict.fromkeys(("rfdetr", "rt_detr_v2", "sam3d_body"), "images only"),
+}
+
+
+def language_models() -> list[str]:
+    """Return the names of the families with a language model."""
+    root = Path(gated_delta.__file__).parent
+    return [
+        name for name in all_families.modules("mlx_vlm")
+        if (root / name / "language.py").exists() and (root / name / "config.py").exists()
+        and name not in NOT_BUILT
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted({*language_models()} - mlx_vlm_packing.FAMILIES))
+def test_every_family(name: str) -> None:
+    """A step of training, for all families that test_packed does not train."""
+    model = all_families.build_vlm(name)
+    tokens = mx.random.randint(0, 36, (2, 22))  # with two experts, more than mlx-vlm's 64 rows
+
+    def loss(model: Any) -> mx.array:
+        y = model(tokens[:, :-1])
+        y = getattr(y, "logits", y).astype(mx.float32)
+        return mlx.nn.losses.cross_entropy(y, tokens[:, 1:], reduction="mean")
+
+    value, grads = mlx.nn.value_and_grad(model, loss)(model)
+    found = [g for _, g in mlx.utils.tree_flatten(grads) if is_float(g)]
+    assert mx.isfinite(value).item() and all(mx.isfinite(g).all().item() for g in found)
+    assert sum(g.any().item() for g in found) > 0.6 * len(found)
+    ours.report(model)
+
+
+def packed_gradients(model: Any, tokens: mx.array, counted: mx.array, **image: Any) -> Any:
+    """Return the summed loss of the counted tokens and its gradients."""
+    mlx_vlm_packing._forget_positions(model)
+
+    def loss(model: Any) -> mx.array:
+        y = model(tokens, **image)
+        y = getattr(y, "logits", y)[:, :-1].astype(mx.float32)
+        return (mlx.nn.losses.cross_entropy(y, tokens[:, 1:]) * counted).sum()
+
+    value, grads = mlx.nn.value_and_grad(model, loss)(model)
+    found = {"loss": value, **dict(mlx.utils.tree_flatten(grads))}
+    mx.eval(found)
+    return found
+
+
+PACKED = mx.array([0, 7, 8, 19])  # a sequence of one token, without a loss
+COUNTED = mx.array([1] * 6 + [0, 0] + [1] * 10)
+# RoPE at other positions rounds otherwise, see test_mlx_lm.py and test_packed_apart.
+ROUNDED = {"bitnet": 5e-3, "muse_spark": 2e-3, "gemma4": 2e-3}
+
+
+@pytest.mark.parametrize("name", sorted(mlx_vlm_packing.FAMILIES))
+def test_packed(name: str) -> None:
+    """Loss and gradients of a packed row against those of its sequences alone."""
+    model = all_families.build_vlm(name)
+    tokens = mx.random.randint(0, 36, (1, 19))
+    with ours.packed(model, PACKED):
+        found = packed_gradients(model, tokens, COUNTED)
+    expected = packed_gradients(model, tokens[:, :7], mx.ones(6))
+    for key, value in packed_gradients(model, tokens[:, 8:], mx.ones(10)).items():
+        expected[key] += value
+    assert difference(found, expected) < ROUNDED.get(name, CLOSE)
+
+
+@pytest.mark.parametrize("name", [*ROUNDED, "hy_v4", "qwen3_5"])
+def test_packed_apart(name: str) -> None:
+    """The gradients of one sequence do not depend on the tokens of the others."""
+    model = all_families.build_vlm(name)
+    tokens = mx.random.randint(0, 36, (1, 19))
+    counted = COUNTED * (mx.arange(18) >= 8)
+    others = mx.concatenate([(tokens[:, :8] + 17) % 36, tokens[:, 8:]], axis=1)
+    with ours.packed(model, PACKED):
+        first, second = (packed_gradients(model, t, counted) for t in (tokens, others))
+    # The gradients of the last token of a row of other experts can differ in the last digits.
+    assert difference(first, second) < 1e-5
+
+
+def whole(name: str) -> Any:
+    """Return a model with an encoder of images and M-RoPE."""
+    if name in FAMILIES:
+        return build(name)
+    package = importlib.import_module(f"mlx_vlm.models.{name}")
+    keys = {**all_families.SHARED, **all_families.keys_of(name), "model_type": name}
+    vision = {
+        **vlm_families.QWEN["vision_config"],
+        **{"model_type": name, "hidden_size": 32 if name == "qwen2_vl" else 16, "embed_dim": 16},
+        **{"mlp_ratio": 1.5, "window_size": 8, "fullatt_block_indexes": [0]},
+        "deepstack_visual_indexes": [0],
+    }
+    mx.random.seed(7)
+    model = package.Model(
+        package.ModelConfig(
+            text_config=package.TextConfig.from_dict(keys),
+            vision_config=package.VisionConfig.from_dict(vision),
+            **{"model_type": name, "image_token_id": 37, "video_token_id": 38},
+            vision_start_token_id=36,
+        )
+    )
+    for key, value in mlx.utils.tree_flatten(model.parameters()):
+        if not value.any():
+            model.load_weights([(key, mx.random.normal(value.shape) * 0.3)], strict=False)
+    return model.train()
+
+
+@pytest.mark.parametrize("name", sorted(mlx_vlm_packing.IMAGES))
+def test_packed_images(name: str) -> None:
+    """Two sequences with an image each, one without: the positions of M-RoPE continue."""
+    model = whole(name)
+    parts = [[1, 2, 36, 37, 37, 37, 37, 5, 6], [3, 36, 37, 37, 7, 8], [9, 4]]
+    pixels, grids = mx.random.normal((24, 24)), mx.array([[1, 4, 4], [1, 2, 4]])
+    images: list[dict[str, Any]] = [
+        {"pixel_values": pixels[:16], "image_grid_thw": grids[:1]},
+        {"pixel_values": pixels[16:], "image_grid_thw": grids[1:]},
+        {},
+    ]
+    row = mx.array([[token for part in parts for token in part]])
+    counted = mx.array([1] * 8 + [0] + [1] * 5 + [0, 1])
+    model.language_model(mx.zeros((1, 20), mx.int32))  # its positions must be forgotten
+    with ours.packed(model, mx.array([0, 9, 15, 17])):
+        found = packed_gradients(
+            model, row, counted, pixel_values=pixels, image_grid_thw=grids
+        )  # fmt: skip
+    assert model.language_model._position_ids is None
+    expected: dict[str, mx.array] = {}
+    for part, image in zip(parts, images, strict=True):
+        alone = packed_gradients(model, mx.array([part]), mx.ones(len(part) - 1), **image)
+        expected = {key: value + expected.get(key, 0) for key, value in alone.items()}
+    assert sum("vis" in key and value.any().item() for key, value in expected.items()) > 15
+    assert difference(found, expected) < CLOSE
+
+
+def refuses(model: Any, message: str, starts: mx.array = PACKED) -> None:
+    with pytest.raises(ValueError, match=message), ours.packed(model, starts):
+        pass
+
+
+def test_packed_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gpt2", "llada2_moe", "qwen4_exp"):
+        refuses(all_families.build_vlm(name), rf"\[packed\] Models of {name} are not known")
+    model = whole("qwen2_vl")
+    refuses(model, "cu_seqlens must have", mx.array([3]))
+    with ours.packed(model, PACKED), pytest.raises(RuntimeError, match="already active"):
+        ours.packed(model, PACKED).__enter__()
+    monkeypatch.setattr(mlx_vlm_packing, "IMAGES", frozenset())
+    refuses(model, r"the images of a row: pass model\.language_model")
+    with ours.packed(model.language_model, PACKED):
+        pass
+    keys = all_families.KEYS["minicpm3"]
+    scaled = {**keys["rope_scaling"], "original_max_position_embeddings": 16}
+    monkeypatch.setitem(all_families.KEYS, "minicpm3", {**keys, "rope_scaling": scaled})
+    model = all_families.build_vlm("minicpm3")
+    with ours.packed(model, mx.array([0, 3])):
+        model(mx.zeros((1, 16), mx.int32))
+        with pytest.raises(ValueError, match="more than 16"):
+            model(mx.zeros((1, 17), mx.int32))
