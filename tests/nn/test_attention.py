@@ -192,10 +192,17 @@ def test_options(dtype, options):
     check(inputs(dtype), **options)
 
 
-# More than one block of queries and keys on either backend, and remainders of all of them.
+# More than one block of queries, keys and elements on either backend, and remainders of all.
 @pytest.mark.parametrize(
     ("queries", "keys", "size", "width"),
-    [(1, 1, 1, 1), (1, 40, 16, 16), (33, 65, 20, 9), (70, 40, 8, 136), (100, 140, 136, 24)],
+    [
+        (1, 1, 1, 1),
+        (1, 40, 16, 16),
+        (33, 65, 20, 9),
+        (70, 40, 8, 136),
+        (100, 140, 136, 24),
+        (17, 18, 264, 300),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("causal", [False, True])
@@ -255,6 +262,14 @@ def test_decode_without_a_part_of_the_keys(part, poison):
 @pytest.mark.parametrize("size", [64, 128, 256, 512])
 def test_head_sizes(size):
     check(inputs(mx.float32, 1, 2, 1, 9, 12, size, size), causal=True, scale=size**-0.5)
+
+
+def test_heads_without_elements():
+    """All scores are 0, so that the result is the mean of all values."""
+    q, k, v = inputs(mx.float32, 1, 2, 1, 18, 140, 0, 8)
+    y = mlxops.nn.attention(q, k, v, scale=1.0)
+    mean = np.broadcast_to(to_numpy(v).mean(2, keepdims=True), y.shape)
+    np.testing.assert_allclose(to_numpy(y), mean, atol=1e-6)
 
 
 @pytest.mark.parametrize("heads", [(1, 1), (6, 6), (6, 3), (6, 1)], ids=str)

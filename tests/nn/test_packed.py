@@ -22,6 +22,7 @@ STARTS = {
     "with steps outside and empty": [2, 2, 5, 5, 6, 8],
     "first one before, last one after": [-2, 4, 7, 20],
     "one": [0, 9],
+    "one of two steps": [5, 7],
     "last ones empty": [1, 4, 9, 9, 9],
     "none": [4],
     "all empty": [3, 3, 3],

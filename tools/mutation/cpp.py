@@ -8,6 +8,7 @@ arguments, are not mutated.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from tree_sitter import Language, Node, Parser
 from .mutants import _unique
 
 _PARSER = Parser(Language(tree_sitter_cpp.language()))
+_MACRO = re.compile(rb"^[A-Z][A-Z0-9_]+$|\bMLXGEN_(MULTIVERSION|INLINED_CALL)\b", re.M)
 _MOVED = {
     "<": "<=",
     "<=": "<",
@@ -69,7 +71,7 @@ class Changed:
 
 def changed(sources: Mapping[Path, bytes], functions: Collection[str]) -> Changed:
     """Insert the mutants of these functions, and of all that they call, into the sources."""
-    trees = {path: _PARSER.parse(source).root_node for path, source in sources.items()}
+    trees = {path: _parsed(source) for path, source in sources.items()}
     reached = _reached(trees, functions)
     result = Changed()
     for path, tree in trees.items():
@@ -90,11 +92,16 @@ def included(header: Path, folder: Path) -> dict[Path, bytes]:
         if path in found or not (folder / path).is_file():
             continue
         found[path] = (folder / path).read_bytes()
-        for node in _walk(_PARSER.parse(found[path]).root_node):
+        for node in _walk(_parsed(found[path])):
             if node.type == "preproc_include":
                 name = _text(node.child_by_field_name("path")).strip('"')
                 pending += [path.parent / name, Path(name)]
     return found
+
+
+def _parsed(source: bytes) -> Node:
+    """Return the tree of a source without the macros that it cannot parse."""
+    return _PARSER.parse(_MACRO.sub(lambda macro: b" " * len(macro[0]), source)).root_node
 
 
 def _reached(trees: Mapping[Path, Node], functions: Collection[str]) -> set[int]:
@@ -163,7 +170,7 @@ class _Writer:
             self.function = "" if constant or node.has_error else _name(node)
             self.place = f"{self.path}:{node.start_point[0] + 1}: {self.function}"
         if self.function and (node.type in _CONSTANT or self._is_constant(node)):
-            written = _text(node)
+            written = self.source[node.start_byte : node.end_byte].decode()
         else:
             written = self._changed(node)
         self.function = outside
