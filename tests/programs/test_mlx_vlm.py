@@ -24,7 +24,7 @@ pytest.importorskip("mlx_vlm", reason="mlx-vlm is not installed: make integratio
 
 import mlxops._models as models
 import mlxops.mlx_vlm as ours
-from mlx_vlm.models import gated_delta, rope_utils
+from mlx_vlm.models import base, gated_delta, rope_utils
 from mlx_vlm.models.kimi_linear import language as kimi_linear
 from mlx_vlm.models.qwen3_5 import gated_delta as qwen_gated_delta
 from mlxops import _fused, mlx_vlm_packing
@@ -252,6 +252,33 @@ def test_many_states(name: str) -> None:
     found = model(tokens).logits
     ours.uninstall()
     assert mx.array_equal(found, model(tokens).logits)
+
+
+@pytest.mark.parametrize("mask", [None, "causal", "window"])
+def test_sinks(mask: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention with sinks calls MLX's kernel, which has no gradient, with a cache only."""
+    mx.random.seed(8)
+    arrays = [mx.random.normal((2, heads, 6, 8)) for heads in (4, 2, 2)]
+    window = mx.arange(6)[:, None] - mx.arange(6) < 3
+    mask = window if mask == "window" else mask
+    calls = []
+    own = mx.fast.scaled_dot_product_attention
+    recorder = lambda *args, **keys: calls.append(args) or own(*args, **keys)  # noqa: E731
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", recorder)
+
+    def loss(q: mx.array, k: mx.array, v: mx.array, sinks: mx.array, cache: Any = None) -> mx.array:
+        y = base.scaled_dot_product_attention(q, k, v, cache, 0.3, mask, sinks)
+        return (y * mx.cos(mx.arange(y.size)).reshape(y.shape)).sum()
+
+    arrays.append(mx.random.normal((4,)))
+    differentiate = mx.value_and_grad(loss, argnums=range(4))
+    value, grads = differentiate(*arrays)
+    assert not calls
+    assert mx.allclose(loss(*arrays, cache=object()), value, 1e-5, 1e-5) and len(calls) == 1
+    ours.uninstall()
+    expected, expected_grads = differentiate(*arrays)
+    assert len(calls) == 2 and mx.allclose(value, expected, 1e-5, 1e-5)
+    assert all(mx.allclose(*pair, 1e-4, 1e-5) for pair in zip(grads, expected_grads, strict=True))
 
 
 def test_all_kernels() -> None:
