@@ -72,12 +72,25 @@ round_rows(int64_t rows, int64_t columns, const A* from, T* to, int64_t down) {
   }
 }
 
+template <typename A, typename T>
+MLXGEN_MULTIVERSION void
+widen_rows(int64_t rows, int64_t columns, Matrix<T> from, A* to, int64_t down) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      to[i * down + j] = mlxgen::widen(*from.from(i, j).data);
+    }
+  }
+}
+
 /** Matrices of a batch, which are `next` elements apart. */
 template <typename T>
 struct Matrices {
   Matrix<T> first;
   int64_t next;
 
+  Matrices transposed() const {
+    return {first.transposed(), next};
+  }
   Matrix<T> at(int64_t i, int64_t row, int64_t column) const {
     auto own = first;
     own.data += i * next;
@@ -85,7 +98,10 @@ struct Matrices {
   }
 };
 
-/** out = a b + bias, for each matrix of a batch, on all cores. */
+/**
+ * out = a b + bias, for each matrix of a batch, on all cores. Element (row,
+ * column) of bias is added; it has no data if there is none.
+ */
 template <typename T>
 void products(
     int64_t batch,
@@ -94,58 +110,68 @@ void products(
     int64_t columns,
     Matrices<T> a,
     Matrices<T> b,
-    const T* bias, // can be null
+    Matrices<T> bias,
     T* out) {
   using A = accum_t<T>;
   if (batch * rows * columns == 0) {
     return;
+  }
+  if (columns == 1 && rows > 1) { // a row has vectors of columns
+    return products(
+        batch,
+        columns,
+        inner,
+        rows,
+        b.transposed(),
+        a.transposed(),
+        bias.transposed(),
+        out);
   }
   // Short parts of rows take longer to read.
   Block block(batch, rows, columns, b.first.across == 1 ? 128 : 32);
   int64_t across = (columns + block.columns - 1) / block.columns;
   int64_t down = (rows + block.rows - 1) / block.rows;
   int64_t cost = std::min(block.rows, rows) * block.columns * (inner + 1);
-  mlxgen::share(
-      batch * down * across, cost, [&](int64_t begin, int64_t end) {
-        thread_local std::vector<A> memory;
-        for (int64_t i = begin; i < end; ++i) {
-          int64_t n = i / (down * across);
-          int64_t row = i / across % down * block.rows;
-          int64_t column = i % across * block.columns;
-          int64_t high = std::min(block.rows, rows - row);
-          int64_t wide = std::min(block.columns, columns - column);
-          T* to = out + (n * rows + row) * columns + column;
-          A* sums;
-          int64_t stride;
-          if constexpr (std::is_same_v<A, T>) {
-            sums = to;
-            stride = columns;
-          } else {
-            memory.resize(std::max<size_t>(memory.size(), high * wide));
-            sums = memory.data();
-            stride = wide;
-          }
-          for (int64_t r = 0; bias != nullptr && r < high; ++r) {
-            const T* from = bias + n * columns + column;
-            for (int64_t j = 0; j < wide; ++j) {
-              sums[r * stride + j] = mlxgen::widen(from[j]);
-            }
-          }
-          multiply(
-              high,
-              inner,
-              wide,
-              a.at(n, row, 0),
-              b.at(n, 0, column),
-              sums,
-              stride,
-              bias != nullptr);
-          if constexpr (!std::is_same_v<A, T>) {
-            mlxgen::multiversion(
-                [&] { round_rows(high, wide, sums, to, columns); });
-          }
-        }
-      });
+  mlxgen::share(batch * down * across, cost, [&](int64_t begin, int64_t end) {
+    thread_local std::vector<A> memory;
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t n = i / (down * across);
+      int64_t row = i / across % down * block.rows;
+      int64_t column = i % across * block.columns;
+      int64_t high = std::min(block.rows, rows - row);
+      int64_t wide = std::min(block.columns, columns - column);
+      T* to = out + (n * rows + row) * columns + column;
+      A* sums;
+      int64_t stride;
+      if constexpr (std::is_same_v<A, T>) {
+        sums = to;
+        stride = columns;
+      } else {
+        memory.resize(std::max<size_t>(memory.size(), high * wide));
+        sums = memory.data();
+        stride = wide;
+      }
+      bool add = bias.first.data != nullptr;
+      if (add) {
+        auto first = bias.at(n, row, column);
+        mlxgen::multiversion(
+            [&] { widen_rows(high, wide, first, sums, stride); });
+      }
+      multiply(
+          high,
+          inner,
+          wide,
+          a.at(n, row, 0),
+          b.at(n, 0, column),
+          sums,
+          stride,
+          add);
+      if constexpr (!std::is_same_v<A, T>) {
+        mlxgen::multiversion(
+            [&] { round_rows(high, wide, sums, to, columns); });
+      }
+    }
+  });
 }
 
 } // namespace linear
@@ -174,7 +200,7 @@ void linear_rows(
       columns,
       {{x.data, inner}, rows * inner},
       {matrix, inner * columns},
-      bias ? bias.data : nullptr,
+      {{bias.data, 0}, columns},
       out.data);
 }
 
@@ -196,13 +222,13 @@ void linear_sums(
       rows,
       inner,
       columns,
-      {from_a.first.transposed(), from_a.next},
+      from_a.transposed(),
       {{b.data, columns}, inner * columns},
-      nullptr,
+      {},
       out_products.data);
   const T one = static_cast<T>(1.0f);
   linear::products<T>(
-      batch, 1, inner, rows, {{&one, 0, 0}, 0}, from_a, nullptr, out_sums.data);
+      batch, 1, inner, rows, {{&one, 0, 0}, 0}, from_a, {}, out_sums.data);
 }
 
 } // namespace mlxops::cpu

@@ -1,5 +1,6 @@
-// The product of a linear layer: on the CPU the kernels of mlxops, because MLX's
-// product there is slow on Linux. On macOS MLX calls Accelerate, which is fast.
+// The product of a linear layer: on the CPU the kernels of mlxops, because
+// MLX's product there is slow on Linux. On macOS MLX calls Accelerate, which is
+// fast.
 
 #pragma once
 

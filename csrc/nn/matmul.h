@@ -272,31 +272,38 @@ Matrix<A> rows_of_type(
   return {memory.data(), padded};
 }
 
-/** c(i, j) = sum(a(i, :) * b(j, :)), for `rows` rows of a, `count` rows of b.
- */
-template <int bytes, int rows, typename A>
+/** c(i, j) = sum(a(i, :) * b(j, :)), for some rows of a and of b. */
+template <int bytes, int rows, int columns, typename A>
 __attribute__((always_inline)) inline void dot_rows(
     int64_t inner,
-    int64_t count,
     Matrix<A> a,
     Matrix<A> b,
     A* c,
     int64_t stride,
     bool add) {
   using V = Vectors<A, bytes>;
-  for (int64_t j = 0; j < count; ++j) {
-    typename V::type sums[rows] = {};
-    for (int64_t p = 0; p < inner; p += V::count) {
-      typename V::type row = vector<bytes>(b.data + j * b.down + p);
+  typename V::type sums[columns][rows] = {};
+  for (int64_t p = 0; p < inner; p += V::count) {
+    typename V::type row[rows];
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; ++i) {
+      row[i] = vector<bytes>(a.data + i * a.down + p);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < columns; ++j) {
+      typename V::type other = vector<bytes>(b.data + j * b.down + p);
 #pragma GCC unroll 4
       for (int i = 0; i < rows; ++i) {
-        sums[i] += row * vector<bytes>(a.data + i * a.down + p);
+        sums[j][i] += other * row[i];
       }
     }
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < columns; ++j) {
 #pragma GCC unroll 4
     for (int i = 0; i < rows; ++i) {
       A* to = c + i * stride + j;
-      *to = total<A, bytes>(sums[i]) + (add ? *to : A(0));
+      *to = total<A, bytes>(sums[j][i]) + (add ? *to : A(0));
     }
   }
 }
@@ -374,8 +381,18 @@ void few_dots(
     bool add) {
   with_vectors([&]<int bytes>() {
     each_rows(rows, [&]<int n>(int64_t i) {
+      // Enough sums at a time to hide the latency of an addition.
+      constexpr int together = n == 1 ? 4 : 2;
       A* to = c + i * stride;
-      dot_rows<bytes, n>(inner, columns, a.from(i, 0), b, to, stride, add);
+      int64_t j = 0;
+      for (; j + together <= columns; j += together) {
+        dot_rows<bytes, n, together>(
+            inner, a.from(i, 0), b.from(j, 0), to + j, stride, add);
+      }
+      for (; j < columns; ++j) {
+        dot_rows<bytes, n, 1>(
+            inner, a.from(i, 0), b.from(j, 0), to + j, stride, add);
+      }
     });
   });
 }
