@@ -243,31 +243,12 @@ def test_a_batch_of_weights(op):
     np.testing.assert_allclose(found, wanted, 1e-6)
 
 
-def test_shapeless_graphs():
-    """The graph is compiled once for all numbers of rows."""
-    bias, kinds = biases_of(9)["bias"], MODES["affine"]
-
-    def fn(mask, *args):
-        return loss_and_grads(OPS[1], [*args, None, None], mask=mask, bias=bias, **CAPS, **kinds)
-
-    compiled = mx.compile(fn, shapeless=True)
-    for rows, target_depth in ((4, 2), (6, 2), (1, 3), (300, 2)):
-        own, _ = layer(mx.float32, "affine", (rows,), 64, 9, 1)
-        (y, target_weight, *_), _ = layer(mx.float32, None, (rows,), target_depth, 9, 3)
-        args = (mx.arange(rows) != 1, *own, y, target_weight)
-        (out, found), (wanted, of) = compiled(*args), fn(*args)
-        for g, w in zip((out, *found), (wanted, *of), strict=True):
-            assert g.shape == w.shape
-            np.testing.assert_allclose(g, w, 1e-5, 1e-7)
-
-
 @pytest.mark.parametrize("op", OPS)
-def test_shapeless_second_derivatives(op):
+def test_shapeless_graphs(op):
+    """They are rejected when the graph is traced, because mx.dequantize keeps the shapes."""
     args, _, kinds = inputs(mx.float32, "affine")
-    gradient = mx.grad(lambda x: quantized(op)(x, *args[1:], **kinds))
-    second = mx.grad(lambda x: (gradient(x) ** 2).sum())
     with pytest.raises(ValueError, match="shapeless"):
-        mx.compile(second, shapeless=True)(args[0])
+        mx.compile(lambda x: quantized(op)(x, *args[1:], **kinds), shapeless=True)(args[0])
 
 
 @pytest.mark.parametrize(("op", "side"), [(OPS[0], "student"), (OPS[1], "teacher")])
@@ -282,7 +263,6 @@ def test_finite_differences(op, side):
         for sign in (1, -1):
             given, named = list(args), dict(options)
             place = named if isinstance(at, str) else given
-            # The dense weight of float64 is drawn in float64.
             place[at] = place[at] + sign * step
             values.append(quantized(op)(*given, **named).item())
         change = 2 * to_numpy((gradient * step).sum())
@@ -317,28 +297,28 @@ def test_second_derivatives(op, side, options):
 @pytest.mark.skipif(metal_backend() is not None, reason="there blocks are MLX's arrays")
 @pytest.mark.parametrize("op", OPS)
 def test_memory(op):
-    """Less than half of the dequantized weights if these are large, and a quarter of the logits."""
-    for rows, depth, words in ((8, 512, 131_072), (1024, 64, 65_536)):
+    """A quarter of both dequantized weights if these are large, and a third of all logits."""
+    for rows, depth, words in ((8, 512, 100_000), (1024, 32, 33_000)):
         x = mx.ones((rows, depth), mx.bfloat16)
-        weight = mx.quantize(mx.ones((words, depth), mx.bfloat16), bits=4)
+        weight = mx.quantize(mx.ones((words, depth), mx.bfloat16), bits=4, group_size=32)
         mx.eval(x, weight)
 
         def loss(x, layer=weight, y=x):
-            return quantized(op)(x, *layer, y, *layer)
+            return quantized(op)(x, *layer, y, *layer, group_size=32, target_group_size=32)
 
         for call in (loss, mx.grad(loss)):
             before = mx.get_active_memory()
             mx.reset_peak_memory()
             mx.eval(call(x))
             used = mx.get_peak_memory() - before
-            assert used < words * max(2 * depth, 4 * rows / 2), used
+            assert used < 2 * words * max(2 * depth / 4, 4 * rows / 3)
 
 
 def test_gradients_that_are_not_asked_for_cost_no_memory():
     """A dense layer that is not trained has no gradient of its own size."""
     words, depth = 100_000, 256
     x, dense = mx.ones((8, depth)), mx.ones((words, depth))
-    weight = mx.quantize(dense, bits=4)
+    weight = mx.quantize(dense)
     mx.eval(x, dense, weight)
     before = mx.get_active_memory()
     mx.reset_peak_memory()
