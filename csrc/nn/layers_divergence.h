@@ -276,6 +276,10 @@ inline mx::array layers_divergence(
     double scale,
     mx::StreamOrDevice s_) {
   auto s = mx::to_stream(s_);
+  if (scales || target_scales) {
+    mlxgen::refuse_shapeless(
+        LayersDivergence::dispatch.op, "mx.dequantize keeps the shapes");
+  }
   auto fixed = [&](const std::optional<mx::array>& a, const char* name) {
     return a ? std::optional(
                    mlxgen::NotDifferentiable::wrap(

@@ -95,6 +95,35 @@ void share_words(int64_t words, int64_t cost_of_word, F function) {
       });
 }
 
+/** a b, or a b^T, for matrices; MLX's product takes several times as long. */
+template <typename T>
+void layer_products(In<T> a, In<T> b, bool transposed, Out<T> out) {
+  constexpr int64_t at_once = 256;
+  int64_t inner = a.dim(-1);
+  int64_t columns = out.dim(-1);
+  int64_t rows = columns > 0 ? out.size() / columns : 0;
+  Matrix<T> right{b.data, b.dim(1)};
+  int64_t across = (columns + at_once - 1) / at_once;
+  mlxgen::share(
+      (rows + at_once - 1) / at_once * across,
+      2 * std::min(rows, at_once) * inner * std::min(columns, at_once),
+      [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          int64_t row = i / across * at_once;
+          int64_t column = i % across * at_once;
+          multiply(
+              std::min(at_once, rows - row),
+              inner,
+              std::min(at_once, columns - column),
+              Matrix<T>{a.data + row * inner, inner},
+              transposed ? right.from(column, 0).transposed()
+                         : right.from(0, column),
+              out.data + row * columns + column,
+              columns);
+        }
+      });
+}
+
 /** The outputs of js_div_rows, and those of kl_div_rows if beta is 0. */
 template <typename T>
 void linear_divergence_rows(

@@ -23,6 +23,7 @@
 #include "mlxops/js_div_rows_vjp.h"
 #include "mlxops/kl_div_rows.h"
 #include "mlxops/kl_div_rows_vjp.h"
+#include "mlxops/layer_products.h"
 #include "mlxops/softcap.h"
 
 namespace mlxops::blocks {
@@ -110,11 +111,15 @@ struct DivergenceBlocks {
   }
 
   /** The number of rows in a block of `all` that are `width` wide. */
-  static int height(int64_t all, int64_t width, int64_t fewest) {
+  static int height(
+      int64_t all,
+      int64_t width,
+      int64_t fewest,
+      int64_t limit = largest) {
     if (mlxgen::is_shapeless()) {
       return static_cast<int>(std::max<int64_t>(all, 1));
     }
-    int64_t most = largest / std::max<int64_t>(width, 1);
+    int64_t most = limit / std::max<int64_t>(width, 1);
     return static_cast<int>(std::clamp<int64_t>(
         std::max(most, fewest), 1, std::max(all, int64_t(1))));
   }
@@ -134,6 +139,18 @@ struct DivergenceBlocks {
       some = mx::slice(a, start, stop, s);
     }
     return before.empty() ? some : mx::depends({some}, before)[0];
+  }
+
+  /** The number of words in a block of the layer's weight. */
+  int words_of(const LastLayer& layer) const {
+    // On the CPU, MLX dequantizes with several operations, whose results are
+    // in memory at the same time.
+    bool parts = layer.scales && mx::to_stream(s).device == mx::Device::cpu;
+    return height(
+        layer.weight.shape(0),
+        layer.x.shape(-1),
+        fewest_words,
+        parts ? largest / 8 : largest);
   }
 
   std::optional<mx::array>
@@ -204,10 +221,10 @@ struct DivergenceBlocks {
    */
   mx::array logits(const LastLayer& layer, const mx::array& x) const {
     auto product = [&](const mx::array& words) {
-      return mx::matmul(x, mx::transpose(words, s), s);
+      return layer_products(x, words, true, s);
     };
     int all = layer.weight.shape(0);
-    int words = height(all, layer.x.shape(-1), fewest_words);
+    int words = words_of(layer);
     bool ready = !layer.scales && layer.weight.dtype() == dtype;
     std::vector<mx::array> parts;
     for (int first = 0; first < all && !ready && words < all; first += words) {
@@ -427,7 +444,7 @@ inline std::vector<mx::array> divergence_vjp(
     bool of_bias;
     std::optional<mx::array> grad_x = std::nullopt;
     std::optional<mx::array> grad_weight = std::nullopt;
-    std::vector<mx::array> grad_bias = {};
+    std::vector<mx::array> grad_bias = {}; // of blocks, (1, words)
   };
   std::vector<Side> sides;
   auto next = asked.begin();
@@ -444,12 +461,11 @@ inline std::vector<mx::array> divergence_vjp(
          of_bias});
   }
   int all = layers.student.weight.shape(0);
-  int64_t width = std::max<int64_t>(
-      {static_cast<int64_t>(most.size()),
-       layers.student.x.shape(-1),
-       layers.teacher.x.shape(-1)});
-  int words =
-      DivergenceBlocks::height(all, width, DivergenceBlocks::fewest_words);
+  int words = std::min(
+      {DivergenceBlocks::height(
+           all, most.size(), DivergenceBlocks::fewest_words),
+       blocks.words_of(layers.student),
+       blocks.words_of(layers.teacher)});
   std::vector<mx::array> before;
   for (int first = 0; first < all; first += words) {
     int last = std::min(first + words, all);
@@ -458,7 +474,7 @@ inline std::vector<mx::array> divergence_vjp(
     for (auto& side : sides) {
       some.push_back(blocks.words(side.layer, first, last, before));
       logits.push_back(blocks.finished(
-          mx::matmul(side.x, mx::transpose(some.back(), s), s),
+          layer_products(side.x, some.back(), true, s),
           blocks.rows(side.bias, first, last),
           side.layer.kind));
     }
@@ -477,14 +493,15 @@ inline std::vector<mx::array> divergence_vjp(
         of_products = mx::multiply(of_products, slope, s);
       }
       if (side.of_x) {
-        auto part = mx::matmul(of_products, some[i], s);
+        auto part = layer_products(of_products, some[i], false, s);
         side.grad_x = side.grad_x ? mx::add(*side.grad_x, part, s) : part;
         before.push_back(*side.grad_x);
       }
       if (side.of_weight) {
-        auto part = mx::matmul(
+        auto part = layer_products(
             mx::transpose(blocks.matrix(of_products), s),
             blocks.matrix(side.x),
+            false,
             s);
         side.grad_weight = blocks.with_rows(
             side.grad_weight, part, side.layer.weight, first, last);
@@ -511,7 +528,8 @@ inline std::vector<mx::array> divergence_vjp(
     if (side.layer.bias) {
       std::optional<mx::array> grad;
       if (side.of_bias) {
-        grad = mx::concatenate(std::move(side.grad_bias), 0, s);
+        grad = mx::squeeze(
+            mx::concatenate(std::move(side.grad_bias), -1, s), 0, s);
       }
       add(grad, *side.layer.bias);
     }

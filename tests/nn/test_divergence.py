@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 from nn.losses import EPSILON, log_softmax
+from nn.test_linear_cross_entropy import row_weights
 from ops.accuracy import draw
 
 from mlxgen.testing import LAYOUTS, gradcheck, metal_backend, to_numpy
@@ -24,7 +25,9 @@ def kl(log_p, log_q):
         return np.where(log_p == -np.inf, 0, np.exp(log_p) * (log_p - log_q)).sum(axis=-1)
 
 
-def reference(op, x, y, mask=None, beta=0.5, temperature=1.0, reduction="mean"):
+def reference(
+    op, x, y, mask=None, beta=0.5, temperature=1.0, reduction="mean", row_weight=None
+):
     """Return the loss, and the gradients of its sum with respect to x and y."""
     log_q, log_p = log_softmax(x / temperature), log_softmax(y / temperature)
     q, p = np.exp(log_q), np.exp(log_p)
@@ -37,11 +40,12 @@ def reference(op, x, y, mask=None, beta=0.5, temperature=1.0, reduction="mean"):
         losses = (beta * of_p + (1 - beta) * of_q)[..., 0]
         gradients = (1 - beta) * q * (log_q - log_m - of_q), beta * p * (log_p - log_m - of_p)
     mask = np.ones(losses.shape) if mask is None else mask
-    losses = losses * mask
-    gradients = tuple(g / temperature * mask[..., None] for g in gradients)
+    weights = mask if row_weight is None else mask * to_numpy(row_weight)
+    losses = losses * weights
+    gradients = tuple(g / temperature * weights[..., None] for g in gradients)
     if reduction == "none":
         return losses, gradients
-    count = max(mask.sum(), 1) if reduction == "mean" else 1
+    count = weights.sum() + (not weights.any()) if reduction == "mean" else 1
     return losses.sum() / count, tuple(g / count for g in gradients)
 
 
@@ -85,6 +89,35 @@ def check(op, arrays, values, mask=None, epsilon=None, **options):
 def test_values(dtype, op, options, masked, reduction):
     mask = np.arange(12).reshape(3, 4) % 5 != 1 if masked else None
     check(op, *inputs(dtype), mask, reduction=reduction, **options)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
+def test_row_weights(op, masked, reduction):
+    mask = np.arange(12).reshape(3, 4) % 5 != 1 if masked else None
+    weights = row_weights((3, 4))
+    check(op, *inputs(mx.float32), mask, reduction=reduction, row_weight=weights)
+
+
+@pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
+def test_rows_without_weight_are_not_read(op):
+    (x, y), _ = inputs(mx.float32, (4, 9))
+    mask, weights = mx.array([True, True, False, True]), mx.array([0.5, 0.0, 1.0, 2.0])
+    wanted = loss_and_grads(op, x, y, mask, row_weight=weights)
+    x[1], weights[2] = mx.nan, mx.nan
+    out = loss_and_grads(op, x, y, mask, row_weight=weights)
+    for got, same in zip((out[0], *out[1]), (wanted[0], *wanted[1]), strict=True):
+        np.testing.assert_array_equal(got, same)
+
+
+@pytest.mark.parametrize("op", ["kl_div_loss", "js_div_loss"])
+def test_row_weights_have_no_gradient_and_may_be_zero(op):
+    (x, y), _ = inputs(mx.float32, (3, 5))
+    with pytest.raises(ValueError, match="Not differentiable"):
+        mx.grad(lambda w: getattr(mlxops.nn, op)(x, y, row_weight=w))(mx.ones(3))
+    for mask, weights in ((mx.zeros(3, mx.bool_), mx.ones(3)), (None, mx.zeros(3))):
+        assert getattr(mlxops.nn, op)(x, y, mask, row_weight=weights).item() == 0
 
 
 @pytest.mark.parametrize("words", [1, 2, 5, 127, 129, 1024, 1025, 2500, 4097])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from nn.losses import EPSILON
 from nn.test_divergence import reference as of_logits
+from nn.test_linear_cross_entropy import row_weights
 from ops.accuracy import draw
 
 from mlxgen.testing import LAYOUTS, gradcheck, metal_backend, to_numpy
@@ -24,14 +25,36 @@ def linear(op):
     return getattr(mlxops.nn, f"linear_{op}")
 
 
-def reference(op, x, weight, target_x, target_weight, mask=None, **options):
-    """Return the loss, and the gradients of its sum with respect to all four arrays."""
-    loss, gradients = of_logits(op, x @ weight.T, target_x @ target_weight.T, mask, **options)
-    grads = []
-    for g, a, w in zip(gradients, (x, target_x), (weight, target_weight), strict=True):
+def reference(
+    op,
+    x,
+    weight,
+    target_x,
+    target_weight,
+    mask=None,
+    bias=None,
+    target_bias=None,
+    logit_softcap=None,
+    target_logit_softcap=None,
+    **options,
+):
+    """Return the loss, and the gradients of its sum with respect to the arrays, then the biases."""
+
+    def logits(x, weight, bias, cap):
+        z = x @ weight.T + (0 if bias is None else to_numpy(bias))
+        capped = cap * np.tanh(z / cap) if cap else z
+        return capped, 1 - (capped / cap) ** 2 if cap else np.ones_like(z)
+
+    q, slope_q = logits(x, weight, bias, logit_softcap)
+    p, slope_p = logits(target_x, target_weight, target_bias, target_logit_softcap)
+    loss, (of_q, of_p) = of_logits(op, q, p, mask, **options)
+    grads, of_biases = [], []
+    sides = (of_q * slope_q, x, weight, bias), (of_p * slope_p, target_x, target_weight, target_bias)
+    for g, a, w, b in sides:
         flat = g.reshape(-1, g.shape[-1])
         grads += [g @ w, flat.T @ a.reshape(len(flat), a.shape[-1])]
-    return loss, grads
+        of_biases += [] if b is None else [flat.sum(axis=0)]
+    return loss, grads + of_biases
 
 
 def inputs(dtype, rows=(3, 4), depth=6, target_depth=5, words=9, seed=0):
@@ -80,6 +103,71 @@ def check(op, arrays, values, mask=None, epsilon=None, **options):
 def test_values(dtype, op, options, masked, reduction):
     mask = np.arange(12).reshape(3, 4) % 5 != 1 if masked else None
     check(op, *inputs(dtype), mask, reduction=reduction, **options)
+
+
+def biases_of(words, dtype=mx.float32):
+    bias, target_bias = (draw(dtype, (words,), -2, 2, 20 + i)[0] for i in range(2))
+    return {"bias": bias, "target_bias": target_bias}
+
+
+CAPS = {"logit_softcap": 2.5, "target_logit_softcap": 4.0}
+
+
+@pytest.mark.parametrize("given", ["bias", "target_bias", *CAPS, "both", "all"])
+@pytest.mark.parametrize(("op", "options"), OPTIONS)
+def test_biases_and_softcaps(dtype, op, options, given):
+    biases = biases_of(9, dtype)
+    more = {"both": biases, "all": biases | CAPS}.get(given) or {given: (biases | CAPS)[given]}
+    names = [name for name in biases if name in more]
+    if given == "all":
+        mask = np.arange(12).reshape(3, 4) % 5 != 1
+        more |= {"mask": mx.array(mask), "row_weight": row_weights((3, 4)), "reduction": "sum"}
+    arrays, values = inputs(dtype)
+    options = more | options
+
+    def loss(*arrays):
+        layers, biases = arrays[:4], dict(zip(names, arrays[4:], strict=True))
+        out = linear(op)(*layers, **(options | biases))
+        return out.sum(), out
+
+    given = [*arrays, *(more[name] for name in names)]
+    (_, out), gradients = mx.value_and_grad(loss, argnums=tuple(range(len(given))))(*given)
+    if "mask" in options:
+        options = options | {"mask": mask}
+    wanted_loss, wanted = reference(op, *values, **options)
+    sums = 1e-12 if dtype == mx.float64 else 4e-6
+    assert_near(out, wanted_loss, sums)
+    for gradient, w in zip(gradients, wanted, strict=True):
+        assert gradient.dtype == dtype and gradient.shape == w.shape
+        assert_near(gradient, w, EPSILON[dtype] + sums)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_large_biases(op):
+    """Numbers that are added to all logits do not change divergences, nor their rounding."""
+    arrays, _ = inputs(mx.float32)
+    for name, base in {"bias": 2.0**20, "target_bias": -(2.0**22)}.items():
+        bias = mx.arange(9) * 0.5
+        wanted = loss_and_grads(op, *arrays, **{name: bias})
+        found = loss_and_grads(op, *arrays, **{name: bias + base})
+        for got, same in zip((found[0], *found[1]), (wanted[0], *wanted[1]), strict=True):
+            np.testing.assert_array_equal(got, same)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_words_that_a_bias_excludes(op):
+    arrays, values = inputs(mx.float32)
+    bias = mx.array([0.0, 0.5] * 4 + [-mx.inf])
+    out, gradients = loss_and_grads(op, *arrays, bias=bias, target_bias=bias)
+    kept = [v if v.ndim == 3 else v[:8] for v in values]
+    loss, wanted = reference(op, *kept, bias=bias[:8], target_bias=bias[:8])
+    assert_near(out, loss, 4e-6)
+    for gradient, w in zip(gradients, wanted[:4], strict=True):
+        found = to_numpy(gradient)
+        if w.ndim == 2:
+            assert not found[8].any()
+            found = found[:8]
+        assert_near(mx.array(found), w, 5e-6)
 
 
 @pytest.mark.parametrize("beta", [1e-9, 1e-3, 1 - 1e-9])
@@ -277,7 +365,11 @@ def test_vmap_and_compile(op, options):
 @pytest.mark.parametrize("op", OPS)
 def test_shapeless_graphs(op, reduction, masked):
     """The graph is compiled once for all shapes, and must not keep those of the first call."""
-    fn = lambda mask, *args: loss_and_grads(op, *args, mask=mask, reduction=reduction)  # noqa: E731
+    def fn(mask, *args):
+        biases = {name: args[i].max(axis=1) for name, i in (("bias", 1), ("target_bias", 3))}
+        more = biases | CAPS if masked else {}
+        return loss_and_grads(op, *args, mask=mask, reduction=reduction, **more)
+
     compiled = mx.compile(fn, shapeless=True)
     for sizes in ((4, 3, 2, 5), (6, 3, 2, 5), (6, 3, 2, 9), (6, 2, 4, 9), (3, 3, 2, 2100)):
         arrays, _ = inputs(mx.float32, sizes[:1], *sizes[1:])
@@ -321,6 +413,18 @@ def test_second_derivatives(op, options):
         return linear(op)(*arrays, mask, **options)
 
     gradcheck(fn, *arrays, checks=("second", "vmap"))
+
+
+@pytest.mark.parametrize(("op", "options"), [OPTIONS[1], OPTIONS[3], OPTIONS[4]])
+def test_second_derivatives_with_biases_and_softcaps(op, options):
+    arrays, _ = inputs(mx.float64, (3,), 2, 3, 4)
+    weights = mx.array([0.5, 0.0, 2.0])
+
+    def fn(*arrays):
+        biases = {"bias": arrays[4], "target_bias": arrays[5]}
+        return linear(op)(*arrays[:4], row_weight=weights, **biases, **CAPS, **options)
+
+    gradcheck(fn, *arrays, *biases_of(4, mx.float64).values(), checks=("second", "jvp", "vmap"))
 
 
 @pytest.mark.parametrize("argnums", [(0,), (3,), (1, 2)], ids=str)
@@ -399,6 +503,15 @@ def test_errors(op):
         ((x, weight, y, other, mx.ones(3, mx.bool_)), {}, r"mask must be \(\.\.\.\), where"),
         ((x, weight, y, other, mx.ones(4)), {}, "mask must be an array of bools"),
         ((x, weight, y, other), {"temperature": 0.0}, "temperature must be positive"),
+        ((x, weight, y, other), {"bias": mx.ones(4)}, r"bias must be \(V,\), where"),
+        ((x, weight, y, other), {"target_bias": mx.ones(4)}, r"target_bias must be \(V,\), where"),
+        ((x, weight, y, other), {"row_weight": mx.ones(5)}, r"row_weight must be \(\.\.\.\)"),
+        ((x, weight, y, other), {"logit_softcap": -1.0}, "logit_softcap must not be negative"),
+        (
+            (x, weight, y, other),
+            {"target_logit_softcap": -1.0},
+            "target_logit_softcap must not be negative",
+        ),
         ((x, weight, y, other), {"temperature": float("nan")}, "temperature must be positive"),
     ]
     if op == "js_div_loss":
