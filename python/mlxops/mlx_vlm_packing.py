@@ -21,16 +21,17 @@ _NAMES = """
     dots1 ernie4_5 ernie4_5_moe ernie4_5_moe_vl exaone exaone4 exaone_moe falcon_h1 fastvlm
     flint gemma gemma2 gemma3 gemma3n gemma4 gemma4_text glm glm4 glm4_moe glm4_moe_lite glm4v
     glm4v_moe glm_moe_dsa glm_ocr gpt_neox gpt_oss granite granite4_vision granite_vision
-    granitemoe granitemoehybrid helium hrm_text hunyuan hunyuan_v1_dense hy_v4 idefics2 idefics3
-    internvl_chat jamba k2_horizon kimi_k25 kimi_k3 kimi_linear kimi_vl klear kolibri1 laguna
-    lfm2 lfm2_moe lfm2_vl lille_130m llama llama4_text llava llava_bunny llava_next
-    llava_onevision llmjpvl locateanything longcat_flash longcat_flash_sparse mage_vl mamba
-    mamba2 mellum mimo mimo_v2 mimo_v2_flash minicpm minicpm3 minimax mixtral multi_modality
-    muse_glimmer muse_spark nanochat nemotron nemotron_h nemotron_nas olmo2 olmo3 olmoe openelm
-    paddleocr_vl paligemma phi phi3 phi4_siglip phimoe phixtral pixtral plamo plamo2 plamo2vl
-    qwen qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text
-    qwen3_5_text qwen3_moe qwen3_next qwen3_omni_moe qwen3_vl qwen3_vl_moe rwkv7 seed_oss
-    smollm3 spark2_5 stablelm starcoder2 step3p5 step3p7 telechat3 xing4_0 youtu_llm youtu_vl
+    granitemoe granitemoehybrid helium hrm_text hunyuan hunyuan_v1_dense hunyuan_vl hy_v4
+    idefics2 idefics3 internvl_chat jamba jina_vlm k2_horizon kimi_k25 kimi_k3 kimi_linear
+    kimi_vl klear kolibri1 laguna lfm2 lfm2_moe lfm2_vl lille_130m llama llama4_text llava
+    llava_bunny llava_next llava_onevision llmjpvl longcat_flash mage_vl mamba mamba2 mellum
+    mimo mimo_v2 mimo_v2_flash minicpm minicpm3 minicpmv4_6 minicpmv4_7 minimax mixtral
+    multi_modality muse_glimmer muse_spark nanochat nemotron nemotron_h nemotron_h_nano_omni
+    nemotron_nas olmo olmo2 olmo3 olmoe openelm paddleocr_vl paligemma phi phi3 phi4_siglip
+    phi4mm phimoe phixtral pixtral plamo plamo2 plamo2vl qwen qwen2 qwen2_5_vl qwen2_moe
+    qwen2_vl qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
+    qwen3_omni_moe qwen3_vl qwen3_vl_moe rwkv7 seed_oss smollm3 spark2_5 stablelm starcoder2
+    step3p5 step3p7 telechat3 xing4_0 youtu_llm youtu_vl
 """
 FAMILIES = frozenset(_NAMES.split())
 IMAGES = frozenset(("qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_vl", "qwen3_vl_moe"))

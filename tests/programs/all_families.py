@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.utils import tree_flatten
 from programs import families, vlm_families
 from programs.families import DELTA, LFM, SHARED
@@ -49,6 +50,13 @@ MROPE = {
     "rope_scaling": {"rope_type": "default", "type": "default", "mrope_section": [2, 1, 1]},
     "rope_parameters": {**ROPE, "mrope_section": [2, 1, 1], "partial_rotary_factor": 1.0},
 }
+# The configurations of models that use those of others.
+CONFIGURED = {
+    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), ("qwen3_5", "TextConfig")),
+    **{"hunyuan_vl": ("hunyuan_vl", "TextConfig"), "jina_vlm": ("jina_vlm", "TextConfig")},
+    **{"limite": ("limite", "ModelConfig"), "phi4mm": ("phi4mm", "ModelConfig")},
+    "nemotron_h_nano_omni": ("nemotron_h", "ModelConfig"),
+}
 LLAMA = {"model_type": "llama"}
 KEYS: dict[str, dict[str, Any]] = {
     **{name: CONFIGURATIONS[name] for name in ("mamba2", "rwkv7", "qwen3_next")},
@@ -56,6 +64,7 @@ KEYS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("gemma4", "gemma4_text"), GEMMA4),
     **dict.fromkeys(("longcat_flash", "longcat_flash_ngram"), LONGCAT),
     **dict.fromkeys(("qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"), QWEN),
+    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), QWEN),
     **dict.fromkeys(("ministral3", "mistral4"), SCALED),
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), MROPE),
     **dict.fromkeys(("glm4v", "glm4v_moe", "glm_ocr", "paddleocr_vl", "qwen3_omni_moe"), MROPE),
@@ -83,7 +92,6 @@ KEYS: dict[str, dict[str, Any]] = {
         **{"compress_ratios": [0, 4], "num_hash_layers": 0, "sliding_window": 8},
         **{"scoring_func": "sqrtsoftplus", "index_block": 4, "index_keep": 2},
     },
-    "diffusion_gemma": {**ROPES, "top_k_experts": 2, "global_head_dim": 8},
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1},
     "ernie4_5_moe_vl": {"rope_scaling": {"mrope_section": [1, 1, 2]}},
     "exaone_moe": {**BOTH, "is_moe_layer": [False, True]},
@@ -104,6 +112,15 @@ KEYS: dict[str, dict[str, Any]] = {
         **{**LFM, "block_dim": 32, "block_ff_dim": 48, "block_multiple_of": 8},
         **{"block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": False},
     },
+    "hunyuan_vl": {
+        "rope_scaling": {"type": "xdrope", "xdrope_section": [1, 1, 1, 1], "alpha": 1000.0},
+    },
+    "limite": {
+        **{"rope_n_pairs": 4, "attn_gate_channels": 16, "ve_dim": 8, "ve_gate_channels": 4},
+        **{"mudd_inter": 8, "softcap_logits": {"kind": "sigmoid", "a": 20.0, "b": 0.0, "c": 5.0}},
+    },
+    "nemotron_h_nano_omni": vlm_families.FAMILIES["nemotron_h"],
+    "phi4mm": {"original_max_position_embeddings": 64, "partial_rotary_factor": 1.0},
     "lille-130m": {"block_size": 64, "n_kv_heads": 2, "n_embd": 96},
     "llama4": {
         **{"attention_chunk_size": 64, "interleave_moe_layer_step": 2, "num_hidden_layers": 4},
@@ -190,22 +207,32 @@ def build_vlm(name: str) -> Any:
     if name in vlm_families.FAMILIES:
         return vlm_families.build(name)
     language = importlib.import_module(f"mlx_vlm.models.{name}.language").LanguageModel
-    if list(inspect.signature(language).parameters) != ["args", "config"]:
+    arguments = list(inspect.signature(language).parameters)
+    if arguments != ["args", "config"] and name not in CONFIGURED:
         vlm_families.FAMILIES[name] = keys_of(name)
         try:
             return vlm_families.build(name)
         finally:
             del vlm_families.FAMILIES[name]
-    # Positions of images need the tokens of the whole model.
-    text = importlib.import_module(f"mlx_vlm.models.{name}.config").TextConfig
-    mx.random.seed(7)
-    model = language(
-        text.from_dict({**SHARED, "model_type": name, **keys_of(name)}),
-        SimpleNamespace(
-            **{"image_token_id": 37, "video_token_id": 38, "vision_start_token_id": 36},
-            vision_config=SimpleNamespace(spatial_merge_size=2, tokens_per_second=2),
+    module, kind = CONFIGURED.get(name, (name, "TextConfig"))
+    configuration = getattr(importlib.import_module(f"mlx_vlm.models.{module}.config"), kind)
+    text = configuration.from_dict({**SHARED, "model_type": name, **keys_of(name)})
+    # Positions of images need the configuration of the whole model.
+    whole = SimpleNamespace(
+        **{"image_token_id": 37, "video_token_id": 38, "vision_start_token_id": 36},
+        vision_config=SimpleNamespace(
+            **{"spatial_merge_size": 2, "tokens_per_second": 2, "temporal_patch_size": 1},
+            **{"spatial_patch_size": 2, "channel_size": 3},
         ),
+        text_config=text,
     )
+    mx.random.seed(7)
+    if name == "hunyuan_vl":
+        model = language(whole)
+    else:
+        model = language(text, whole) if len(arguments) > 1 else language(text)
+    if name == "jina_vlm":  # its whole model adds the layer
+        model.lm_head = nn.Linear(text.hidden_size, text.vocab_size)
     for key, value in tree_flatten(model.parameters()):
         if not value.any():
             model.load_weights([(key, mx.random.normal(value.shape) * 0.3)], strict=False)
