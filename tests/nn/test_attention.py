@@ -697,23 +697,39 @@ WAYS_OF_HEADS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS_OF_HEADS)
-def test_an_infinite_value_reaches_all_that_see_it(way):
-    """Other queries of the same block are computed again, without the values they do not see."""
-    seen, options = WAYS_OF_HEADS[way]
-    seen = np.broadcast_to(seen, (4, *seen.shape[-2:]))
-    arrays = inputs(mx.float32, queries=5, keys=seen.shape[-1])
-    q, k, v = map(to_numpy, arrays)
-    expected = [
-        by_rows(q[:, [h]], k[:, [h // 2]], v[:, [h // 2]], np.zeros((2, 1, 5, 8)), seen[h], 0.3)[0]
+def by_heads(q, k, v, cotangent, seen):
+    """Return the result and the values' gradient of each query's head, with a scale of 0.3."""
+    heads = [
+        by_rows(q[:, [h]], k[:, [h // 2]], v[:, [h // 2]], cotangent[:, [h]], seen[h], 0.3)
         for h in range(4)
     ]
-    for at in range(seen.shape[-1]):
-        values = mx.array(arrays[2])
-        values[:, :, at] = np.inf
-        y = to_numpy(mlxops.nn.attention(*arrays[:2], values, scale=0.3, **options))
-        wanted = np.where(seen[:, :, at, None], np.inf, np.concatenate(expected, 1))
-        np.testing.assert_allclose(y, wanted, atol=1e-5)
+    return (np.concatenate([head[i] for head in heads], 1) for i in (0, 3))
+
+
+@pytest.mark.parametrize("way", WAYS_OF_HEADS)
+def test_an_infinite_number_reaches_all_that_see_it(way):
+    """What a block's other queries or keys do not see is left out when they are computed again."""
+    seen, options = WAYS_OF_HEADS[way]
+    seen = np.broadcast_to(seen, (4, *seen.shape[-2:]))
+    q, k, v = inputs(mx.float32, queries=5, keys=seen.shape[-1])
+    given = draw(mx.float32, q.shape, -1, 1, seed=9)[0]
+    expected, of_v = by_heads(*map(to_numpy, (q, k, v, given)), seen)
+
+    def call(values):
+        return mlxops.nn.attention(q, k, values, scale=0.3, **options)
+
+    for key in range(seen.shape[-1]):
+        values = mx.array(v)
+        values[:, :, key] = np.inf
+        wanted = np.where(seen[:, :, key, None], np.inf, expected)
+        np.testing.assert_allclose(to_numpy(call(values)), wanted, atol=1e-5)
+    for query in range(5):
+        cotangent = mx.array(given)
+        cotangent[:, :, query] = np.inf
+        wanted = np.where(seen[:, query, :, None], np.inf, of_v)
+        wanted = wanted[:, ::2] + wanted[:, 1::2]  # heads that share values
+        grad = mx.vjp(call, [v], [cotangent])[1][0]
+        np.testing.assert_allclose(to_numpy(grad), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf], ids=str)

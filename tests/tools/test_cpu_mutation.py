@@ -77,6 +77,36 @@ def test_what_is_changed(tmp_path: Path) -> None:
     assert run == [-2.5, -0.5, -8.5, -0.5, -7, -7, 6.5, -2.5, -0.5, 6.5, -0.25]
 
 
+def test_branches_of_constants() -> None:
+    source = b"""\
+MLXGEN_MULTIVERSION int branches(int x) {
+  if constexpr (wide) {
+    return x + 1;
+  } else {
+    x -= 2;
+  }
+  return -x;
+}
+"""
+    result = changed({Path("a.h"): source}, ["branches"])
+    assert result.functions == [
+        "a.h:2: branches, constexpr",
+        "a.h:4: branches, constexpr",
+        "a.h:1: branches",
+    ]
+    assert result.texts[Path("a.h")].startswith("MLXGEN_MULTIVERSION int branches(int x) {")
+
+
+def test_comparisons_are_no_templates() -> None:
+    source = b"bool inside(int x, int n) { return x < n && n >= 0; }\n"
+    result = changed({Path("a.h"): source}, ["inside"])
+    assert [name.partition(" in ")[0] for name in result.names] == [
+        "inside: || for &&",
+        "inside: <= for <",
+        "inside: > for >=",
+    ]
+
+
 def test_operations_of_mlx() -> None:
     result = changed({Path("source.h"): COMPOSED}, ["composed"])
     line = "`return mx::add(mx::multiply(a, b), a);`"

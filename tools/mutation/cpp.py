@@ -61,7 +61,8 @@ _CONSTANT = {
 class Changed:
     """Sources with all mutants, and the mutants' names: number n is names[n - 1].
 
-    ``functions`` has the file, line and name of each mutant's function.
+    ``functions`` has the file, line and name of each mutant's function; a branch of
+    ``if constexpr`` counts as a function of its own.
     """
 
     names: list[str] = field(default_factory=list)
@@ -76,7 +77,7 @@ def changed(sources: Mapping[Path, bytes], functions: Collection[str]) -> Change
     result = Changed()
     for path, tree in trees.items():
         writer = _Writer(path, sources[path], reached, result)
-        text = writer.text(tree)
+        text = sources[path][: tree.start_byte].decode() + writer.text(tree)
         if text.encode() != sources[path]:
             result.texts[path] = text
     result.names = list(_unique(result.names))
@@ -100,8 +101,12 @@ def included(header: Path, folder: Path) -> dict[Path, bytes]:
 
 
 def _parsed(source: bytes) -> Node:
-    """Return the tree of a source without the macros that it cannot parse."""
-    return _PARSER.parse(_MACRO.sub(lambda macro: b" " * len(macro[0]), source)).root_node
+    """Return the tree of a source without the macros that tree-sitter cannot parse.
+
+    It has `<=` for `<`, because `a < b && c > d` would be a template.
+    """
+    plain = _MACRO.sub(lambda macro: b" " * len(macro[0]), source)
+    return _PARSER.parse(plain.replace(b" < ", b" <=")).root_node
 
 
 def _reached(trees: Mapping[Path, Node], functions: Collection[str]) -> set[int]:
@@ -151,6 +156,17 @@ def _owner(node: Node) -> str:
     return _text(at.child_by_field_name("name")) if at else ""
 
 
+def _is_branch(node: Node) -> bool:
+    """Return True for the branches of an ``if constexpr``."""
+    parent = node.parent
+    return (
+        parent is not None
+        and parent.type == "if_statement"
+        and "constexpr" in map(_text, parent.children)
+        and node != parent.child_by_field_name("condition")
+    )
+
+
 class _Writer:
     """Rewrites a source with the mutants of the reached functions."""
 
@@ -164,16 +180,18 @@ class _Writer:
 
     def text(self, node: Node) -> str:
         """Return the text of a node with its mutants."""
-        outside = self.function
+        outside, place = self.function, self.place
         if node.type == "function_definition" and not outside and node.id in self.reached:
             constant = any(_text(child) == "constexpr" for child in node.children)
             self.function = "" if constant or node.has_error else _name(node)
             self.place = f"{self.path}:{node.start_point[0] + 1}: {self.function}"
+        elif self.function and _is_branch(node):
+            self.place = f"{self.path}:{node.start_point[0] + 1}: {self.function}, constexpr"
         if self.function and (node.type in _CONSTANT or self._is_constant(node)):
-            written = self.source[node.start_byte : node.end_byte].decode()
+            written = self._own(node)
         else:
             written = self._changed(node)
-        self.function = outside
+        self.function, self.place = outside, place
         return written
 
     def _is_constant(self, node: Node) -> bool:
@@ -187,6 +205,10 @@ class _Writer:
         if parent.type == "for_statement":
             return node == parent.child_by_field_name("update")
         return node.type == "condition_clause" and "constexpr" in map(_text, parent.children)
+
+    def _own(self, node: Node | None) -> str:
+        """Return the source of a node, which is not always the parsed text."""
+        return self.source[node.start_byte : node.end_byte].decode().strip() if node else ""
 
     def _inside(self, node: Node) -> str:
         """Return the text of a node whose children have mutants."""
@@ -207,17 +229,17 @@ class _Writer:
     def _changed(self, node: Node) -> str:
         if not self.function:
             return self._inside(node)
-        sign = _text(node.child_by_field_name("operator"))
+        sign = self._own(node.child_by_field_name("operator"))
         left, right = (node.child_by_field_name(side) for side in ("left", "right"))
         if node.type in ("binary_expression", "assignment_expression") and left and right:
             return self._of_two(node, sign, left, right)
         if node.type == "unary_expression" and sign == "-":
             argument = node.child_by_field_name("argument")
             if argument and argument.type != "number_literal":
-                number = self._number(f"without the sign of `{_text(argument)}`", node)
+                number = self._number(f"without the sign of `{self._own(argument)}`", node)
                 return f"mlxgen_changes::minus({number}, {self.text(argument)})"
         if node.type == "subscript_argument_list" and len(node.named_children) == 1:
-            number = self._number(f"{_text(node)} one higher", node)
+            number = self._number(f"{self._own(node)} one higher", node)
             return f"[mlxgen_changes::next({number}, {self.text(node.named_children[0])})]"
         if node.type == "call_expression":
             called = _text(node.child_by_field_name("function"))
@@ -231,7 +253,7 @@ class _Writer:
         return self._inside(node)
 
     def _of_two(self, node: Node, sign: str, left: Node, right: Node) -> str:
-        shown = " ".join(_text(right).split())
+        shown = " ".join(self._own(right).split())
         if sign in ("+", "-", "+=", "-="):
             number = self._number(f"the other sign of `{shown}`", node)
             call = f"mlxgen_changes::sign({number}, {self.text(right)})"

@@ -266,7 +266,10 @@ class _Runner:
     def _kept(self) -> dict[str, list[str]]:
         path = Path(self.options.results)
         kept = json.loads(path.read_text()) if path.exists() else {}
-        return dict(kept["outcomes"]) if kept.get("key") == self.options.key else {}
+        if kept.get("key") != self.options.key:
+            return {}
+        # Survivors are tried again, because there may be new tests.
+        return {name: how for name, how in kept["outcomes"].items() if how[0] != "missed"}
 
     def _keep(self, outcomes: dict[str, list[str]], number: int, how: str, by: str) -> None:
         name = self.options.names[number - 1]
