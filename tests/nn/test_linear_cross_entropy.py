@@ -206,6 +206,14 @@ def test_is_cross_entropy_of_the_logits():
         np.testing.assert_allclose(g, w, 1e-4, 1e-6)
 
 
+def test_large_bias():
+    """The largest bias is subtracted before the sum with the products, which keeps their digits."""
+    (x, weight, _), (x_, weight_, bias_), targets = inputs(mx.float32)
+    bias_ = 4096 + np.round(512 * bias_) / 512  # exact in float32
+    arrays = (x, weight, mx.array(bias_, mx.float32))
+    check(mx.float32, arrays, (x_, weight_, bias_), targets)
+
+
 def test_large_and_infinite_logits():
     x = mx.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     weight = mx.array([[200.0, -100.0], [0.0, 100.0], [-300.0, 0.0]])
