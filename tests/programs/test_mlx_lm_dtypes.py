@@ -80,11 +80,14 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         layer = type("Rwkv7TimeMixing", (), {"_wkv7": Absent()})
         mamba = type("MambaBlock", (), {"_process_sequence": Absent()})
         jamba = type("JambaMambaMixer", (), {"ssm_step": Absent()})
-        experts = type("SwitchGLU", (), {"__call__": Absent()})
+        names = ("SwitchGLU", "SwitchLinear", "QuantizedSwitchLinear", "LoRASwitchLinear")
+        experts = {name: type(name, (), {"__call__": Absent()}) for name in names}
         product = type("BitLinear", (), {"execute_matmul_kernel": Absent()})
         called = type("Called", (), {"__call__": Absent()})
         names = ("_sinkhorn", "_fake_quant_fp8", "_fake_quant_fp4")
         deepseek = {**{name: Absent() for name in names}, "Router": called, "Indexer": called}
+        kernels = ("expert_routing", "post_expert_norm_combine", "qk_norm", "qk_norm_rope",
+                   "rms_norm_sigmoid_gate")  # fmt: skip
         for name, content in {
             "mlx_lm": {},
             "mlx_lm.models": {},
@@ -98,11 +101,15 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
             "mlx_lm.models.recurrent_gemma": {"rnn_scan": Absent()},
             "mlx_lm.models.bailing_moe_linear": {"recurrent_gla": Absent()},
             "mlx_lm.models.bailing_hybrid": {"recurrent_gla": Absent()},
-            "mlx_lm.models.switch_layers": {"SwitchGLU": experts},
+            "mlx_lm.models.switch_layers": experts,
             "mlx_lm.models.bitlinear_layers": {"BitLinear": product},
             "mlx_lm.models.deepseek_v41": deepseek,
             "mlx_lm.tuner": {},
+            "mlx_lm.tuner.lora": experts,
             "mlx_lm.tuner.trainer": {"default_loss": Absent()},
+            "mlx_lm.kernels": {},
+            **{f"mlx_lm.kernels.{name}": {name: Absent()} for name in kernels},
+            "mlx_lm.kernels.norm_add_norm": {"norm_add_norm": Absent(), "pre_norm": Absent()},
         }.items():
             module = ModuleType(name)
             vars(module).update(content)

@@ -819,6 +819,21 @@ def test_every_family(name: str) -> None:
     ours.report(model)
 
 
+CHOOSING = ("deepseek_v32", "deepseek_v4", "deepseek_vl_v2", "deepseekocr", "hy_v4")
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_constant_indices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients with constant indices of keys and experts, against mlx-vlm's own with them."""
+    model = all_families.build_vlm(name)
+    tokens = mx.random.randint(0, 36, (2, 22))
+    found = gradients(model, tokens)
+    ours.uninstall()
+    own = mx.argpartition
+    monkeypatch.setattr(mx, "argpartition", lambda *a, **k: mx.stop_gradient(own(*a, **k)))
+    assert difference(found, gradients(model, tokens)) < CLOSE
+
+
 def packed_gradients(model: Any, tokens: mx.array, counted: mx.array, **image: Any) -> Any:
     """Return the summed loss of the counted tokens and its gradients."""
     if _packing._row is None:  # mlx-vlm uses the positions of the last row again
