@@ -152,7 +152,7 @@ def test_nan_and_infinity_stay_in_their_rows(dtype):
         assert (got[row] == wanted[row]).all()
 
 
-def scalar(function, ndims):
+def scalar(function):
     """Return a function of arrays whose derivatives of every order differ from zero."""
 
     def loss(*arrays):
@@ -171,7 +171,7 @@ def test_second_and_third_derivatives(shape):
         every = (0, 1, 2)
         results = []
         for function in (nn.linear, composition):
-            loss = scalar(function, 3)
+            loss = scalar(function)
             first = mx.grad(loss, every)
 
             def along(*arrays, first=first):
@@ -203,7 +203,7 @@ def test_batches(device, axes):
         return [x if a is None else x[n] for x, a in zip(arrays, axes, strict=True)]
 
     def gradients(*arrays):
-        return mx.grad(scalar(nn.linear, 3), (0, 1, 2))(*arrays)
+        return mx.grad(scalar(nn.linear), (0, 1, 2))(*arrays)
 
     def seconds(*arrays):
         return mx.grad(lambda *a: sum((g**2).sum() for g in gradients(*a)), (0, 1, 2))(*arrays)
@@ -216,7 +216,7 @@ def test_batches(device, axes):
 
 
 def test_batches_of_batches(device):
-    """Of weights, and then of x; at other axes; and the batch of a vector."""
+    """A batch of weights, and then of x, at other axes; and one of vectors."""
     x, weight, bias = (
         draw(mx.float32, shape, -1, 1, seed=n)[0]
         for n, shape in enumerate(((4, 2, 3, 5), (6, 5, 2), (2, 6)))
