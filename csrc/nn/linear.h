@@ -127,6 +127,9 @@ void products(
         bias.transposed(),
         out);
   }
+  if (columns == 1 && b.first.down == 1) {
+    b.first.across = inner + 1; // a line, not rows of one element
+  }
   // Short parts of rows take longer to read.
   Block block(batch, rows, columns, b.first.across == 1 ? 128 : 32);
   int64_t across = (columns + block.columns - 1) / block.columns;

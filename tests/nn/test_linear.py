@@ -15,7 +15,14 @@ ROUNDING = {mx.float16: 2**-11, mx.bfloat16: 2**-8, mx.float32: 2**-24, mx.float
 # blocks; few rows, and several blocks of rows; a deep product.
 SIZES = [
     *[((5,), 3), ((1,), 1), ((2, 3, 4), 5), ((1, 64), 256), ((7, 33), 65), ((17, 40), 70)],
-    *[((2, 8, 20), 600), ((230, 9), 300), ((100, 530), 33), ((20, 1), 40), ((300, 20), 1)],
+    *[
+        ((2, 8, 20), 600),
+        ((230, 9), 300),
+        ((100, 530), 33),
+        ((20, 1), 40),
+        ((300, 20), 1),
+        ((1, 1), 70),
+    ],
 ]
 EMPTY = [((0, 4), 3), ((3, 0), 2), ((3, 4), 0), ((2, 0, 4), 3), ((0,), 2), ((0, 0), 0)]
 
@@ -145,7 +152,7 @@ def test_nan_and_infinity_stay_in_their_rows(dtype):
         assert (got[row] == wanted[row]).all()
 
 
-def scalar(function, ndims):
+def scalar(function):
     """Return a function of arrays whose derivatives of every order differ from zero."""
 
     def loss(*arrays):
@@ -164,7 +171,7 @@ def test_second_and_third_derivatives(shape):
         every = (0, 1, 2)
         results = []
         for function in (nn.linear, composition):
-            loss = scalar(function, 3)
+            loss = scalar(function)
             first = mx.grad(loss, every)
 
             def along(*arrays, first=first):
@@ -196,7 +203,7 @@ def test_batches(device, axes):
         return [x if a is None else x[n] for x, a in zip(arrays, axes, strict=True)]
 
     def gradients(*arrays):
-        return mx.grad(scalar(nn.linear, 3), (0, 1, 2))(*arrays)
+        return mx.grad(scalar(nn.linear), (0, 1, 2))(*arrays)
 
     def seconds(*arrays):
         return mx.grad(lambda *a: sum((g**2).sum() for g in gradients(*a)), (0, 1, 2))(*arrays)
@@ -209,7 +216,7 @@ def test_batches(device, axes):
 
 
 def test_batches_of_batches(device):
-    """Of weights, and then of x; at other axes; and the batch of a vector."""
+    """A batch of weights, and then of x, at other axes; and one of vectors."""
     x, weight, bias = (
         draw(mx.float32, shape, -1, 1, seed=n)[0]
         for n, shape in enumerate(((4, 2, 3, 5), (6, 5, 2), (2, 6)))
