@@ -708,7 +708,7 @@ def by_heads(q, k, v, cotangent, seen):
 
 @pytest.mark.parametrize("way", WAYS_OF_HEADS)
 def test_an_infinite_number_reaches_all_that_see_it(way):
-    """What a block's other queries or keys do not see is left out when they are computed again."""
+    """A block is then computed again, without what its other queries do not see."""
     seen, options = WAYS_OF_HEADS[way]
     seen = np.broadcast_to(seen, (4, *seen.shape[-2:]))
     q, k, v = inputs(mx.float32, queries=5, keys=seen.shape[-1])
