@@ -266,10 +266,14 @@ def test_head_sizes(size):
 
 def test_heads_without_elements():
     """All scores are 0, so that the result is the mean of all values."""
-    q, k, v = inputs(mx.float32, 1, 2, 1, 18, 140, 0, 8)
-    y = mlxops.nn.attention(q, k, v, scale=1.0)
-    mean = np.broadcast_to(to_numpy(v).mean(2, keepdims=True), y.shape)
-    np.testing.assert_allclose(to_numpy(y), mean, atol=1e-6)
+    arrays = inputs(mx.float32, 1, 2, 1, 18, 140, 0, 8)
+    cotangent = draw(mx.float32, (1, 2, 18, 8), -1, 1, seed=9)[0]
+    (y,), grads = mx.vjp(lambda *x: mlxops.nn.attention(*x, scale=1.0), arrays, [cotangent])
+    values = to_numpy(arrays[2])
+    np.testing.assert_allclose(y, np.broadcast_to(values.mean(2, keepdims=True), y.shape), 0, 1e-6)
+    of_value = to_numpy(cotangent).sum((1, 2)) / 140
+    np.testing.assert_allclose(grads[2], np.broadcast_to(of_value, values.shape), 0, 1e-6)
+    assert [grad.shape for grad in grads] == [x.shape for x in arrays]
 
 
 @pytest.mark.parametrize("heads", [(1, 1), (6, 6), (6, 3), (6, 1)], ids=str)
@@ -708,7 +712,7 @@ def by_heads(q, k, v, cotangent, seen):
 
 @pytest.mark.parametrize("way", WAYS_OF_HEADS)
 def test_an_infinite_number_reaches_all_that_see_it(way):
-    """What a block's other queries or keys do not see is left out when they are computed again."""
+    """A block is then computed again, without what its other queries do not see."""
     seen, options = WAYS_OF_HEADS[way]
     seen = np.broadcast_to(seen, (4, *seen.shape[-2:]))
     q, k, v = inputs(mx.float32, queries=5, keys=seen.shape[-1])

@@ -173,6 +173,22 @@ def test_shapes(x_shape, grid_shape, options):
         np.testing.assert_allclose(to_numpy(out), reference(*values, **options), 1e-9, 1e-9)
 
 
+def test_gradients_of_many_channels():
+    """They are those of single channels; the grid's is their sum."""
+    (x, grid), _ = inputs(mx.float32, (1, 4, 4, 37), (1, 5, 5, 2))
+    cotangent = draw(mx.float32, (1, 5, 5, 37), seed=2)[0]
+
+    def gradients(channels):
+        given = [x[..., channels], grid], [cotangent[..., channels]]
+        return [to_numpy(g) for g in mx.vjp(mlxops.grid_sample, *given)[1]]
+
+    of_x, of_grid = gradients(slice(None))
+    alone = [gradients(slice(c, c + 1)) for c in range(37)]
+    np.testing.assert_allclose(of_x, np.concatenate([g for g, _ in alone], -1), 1e-5, 1e-5)
+    wanted = sum(g for _, g in alone)
+    np.testing.assert_allclose(of_grid, wanted, 0, 1e-5 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_strides(layout):
     (x, grid), _ = inputs(mx.float32)
