@@ -120,7 +120,7 @@ class Wkv6:
 class RgLru:
     """Inputs and references of rg_lru."""
 
-    sizes = ((2, 9, 5), (1, 1, 1), (1, 40, 33))
+    sizes = ((2, 9, 5), (1, 1, 1), (1, 261, 1), (1, 40, 33))
     empty = ((2, 0, 3), (0, 3, 2), (2, 3, 0))
 
     @staticmethod
@@ -293,6 +293,14 @@ def test_strides(case, layout):
     copies = {name: mx.array(np.array(a)) for name, a in given.items()}
     for got, wanted in zip(case.op(**given), case.op(**copies), strict=True):
         close(got, wanted, 1, mx.float32)
+
+
+def test_one_gate_of_all_channels():
+    given = RgLru.inputs(mx.float32, (1, 1, 261))
+    given["recurrence_gate"] = mx.broadcast_to(mx.array(0.3), (1, 1, 261))
+    exact = RgLru.reference(**{name: to_numpy(a) for name, a in given.items()})
+    for got, wanted in zip(RgLru.op(**given), exact, strict=True):
+        close(got, wanted, 20, mx.float32)
 
 
 @pytest.mark.parametrize("case", EACH)

@@ -207,7 +207,7 @@ def test_is_cross_entropy_of_the_logits():
 
 
 def test_large_bias():
-    """The largest bias is subtracted before the sum with the products, which keeps their digits."""
+    """The largest bias is subtracted from all of them: the logits are as accurate as without."""
     (x, weight, _), (x_, weight_, bias_), targets = inputs(mx.float32)
     bias_ = 4096 + np.round(512 * bias_) / 512  # exact in float32
     arrays = (x, weight, mx.array(bias_, mx.float32))
