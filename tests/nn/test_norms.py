@@ -263,6 +263,9 @@ def test_empty(case, shape):
     for out in outputs(op(x, x, *[weight] * weights)):
         assert out.shape == shape
         mx.eval(out)
+    for out in outputs(mx.vmap(op, in_axes=(0, None))(mx.zeros((3, *shape)), x)):
+        assert out.shape == (3, *shape)
+        mx.eval(out)
     for given in range(2, 2 + weights):
         gradient = mx.grad(lambda *a: sum(o.sum() for o in outputs(op(*a))), argnums=given)
         assert gradient(x, x, *[weight] * weights).tolist() == [0.0] * shape[-1]
