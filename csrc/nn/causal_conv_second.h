@@ -93,6 +93,17 @@ inline std::vector<mx::array> second_gradients_of_causal_conv(
   using Arrays = std::vector<mx::array>;
   int batch = x.shape(0), steps = x.shape(1), channels = x.shape(2);
   int taps = weight.shape(1);
+  auto none = mx::zeros({channels}, grad_y.dtype(), s);
+  if (x.size() + grad_next.size() == 0) { // MLX cannot gather from no inputs
+    auto zeros = [&](const mx::array& a) { return mx::zeros_like(a, s); };
+    return {
+        zeros(x),
+        zeros(weight),
+        none,
+        zeros(grad_next),
+        zeros(grad_y),
+        zeros(grad_next)};
+  }
   std::optional<CausalTaps> places;
   if (cu_seqlens) {
     places = CausalTaps::of(*cu_seqlens, x, taps, s);
@@ -124,7 +135,6 @@ inline std::vector<mx::array> second_gradients_of_causal_conv(
         kept(y, places->computed, s),
         gathered(places->last_at, places->last_exist)};
   };
-  auto dtype = grad_y.dtype();
   // The first row of sums can be the whole sum.
   auto sums = cotangents[2].shape(0) > 0
       ? mx::take(cotangents[2], 0, 0, s)
@@ -136,7 +146,7 @@ inline std::vector<mx::array> second_gradients_of_causal_conv(
       [](const Arrays& given) { return given; },
       {x,
        weight,
-       bias.value_or(mx::zeros({channels}, dtype, s)),
+       bias.value_or(none),
        state.value_or(mx::zeros_like(grad_next, s)),
        grad_y,
        grad_next},

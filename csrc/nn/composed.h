@@ -40,6 +40,15 @@ inline mx::array column(const mx::array& a, mx::StreamOrDevice s) {
   return mx::expand_dims(a, -1, s);
 }
 
+/** Row `index` of an axis; mx::take refuses empty arrays. */
+inline mx::array
+one_of(const mx::array& a, int index, int axis, mx::StreamOrDevice s) {
+  auto start = mx::Shape(a.ndim(), 0), stop = a.shape();
+  start[axis] = index;
+  stop[axis] = index + 1;
+  return mx::squeeze(mx::slice(a, start, stop, s), axis, s);
+}
+
 /** What each of the steps, axis 1 of `like`, begins with; of shape (steps,). */
 inline mx::array marks_of_steps(
     const mx::array& cu_seqlens,
@@ -121,7 +130,7 @@ inline mx::array last_of_steps(
     mx::StreamOrDevice s) {
   int steps = states.shape(1);
   if (!cu_seqlens) {
-    return steps > 0 ? mx::take(states, steps - 1, 1, s) : first;
+    return steps > 0 ? one_of(states, steps - 1, 1, s) : first;
   }
   auto marks = marks_of_steps(*cu_seqlens, states, true, s);
   auto axes = std::vector<int>(states.ndim() - 2);

@@ -58,7 +58,7 @@ inline std::vector<mx::array> second_gradients_of_selective_scan(
   // The parts of the sum over an axis, the first of which is the whole sum.
   auto of_sum = [&](int i, int axis, const mx::array& like) {
     const auto& parts = cotangents[i];
-    return parts.shape(axis) > 0 ? mx::take(parts, 0, axis, s)
+    return parts.shape(axis) > 0 ? one_of(parts, 0, axis, s)
                                  : mx::zeros(like.shape(), parts.dtype(), s);
   };
   return second_gradients(

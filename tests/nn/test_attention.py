@@ -864,6 +864,20 @@ def test_lse_and_its_gradient(dtype):
     np.testing.assert_allclose(to_numpy(lse), to_numpy(wanted[1]), rtol=1e-6)
 
 
+def test_lse_with_sinks_in_float64():
+    """It is exact for sinks below, at and far from the other logarithm."""
+    s = np.array([-800.0, 0.0, 1.5, 800.0])
+
+    def call(sinks):
+        zeros = [mx.zeros((1, 4, 1, 2), mx.float64)] * 3
+        return mlxops.nn.attention_with_lse(*zeros, sinks=sinks, scale=0.3)[1][0, :, 0]
+
+    with mx.stream(mx.cpu):
+        lse, (slope,) = mx.vjp(call, [mx.array(s, mx.float64)], [mx.ones(4, mx.float64)])
+    np.testing.assert_allclose(to_numpy(lse[0]), np.logaddexp(0, s), rtol=1e-15, atol=1e-300)
+    np.testing.assert_allclose(to_numpy(slope), np.exp(s - np.logaddexp(0, s)), rtol=1e-14)
+
+
 @pytest.mark.parametrize("sinks", [None, 1.0, -np.inf])
 def test_lse_of_queries_that_see_nothing(sinks):
     arrays = inputs(mx.float32)
@@ -1319,6 +1333,41 @@ def test_second_derivatives(options):
         return mlxops.nn.attention(q, k, v, scale=0.7, **{**options, **arrays})
 
     gradcheck(fn, *small(), checks=("second", "jvp"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("side", ["keys", "queries"])
+def test_second_derivatives_of_what_is_not_seen(way, side):
+    """A NaN, an infinity or a large number changes only what sees it, also in tangents."""
+    seen, options = WAYS[way]
+    arrays = inputs(mx.float32, queries=5, keys=seen.shape[1])
+    at, poisoned = (2, arrays[1:]) if side == "keys" else (1, arrays[:1])
+    queries = seen[:, at] if side == "keys" else np.arange(5) == at
+    keys = seen[queries].any(0)  # which those queries see
+    others = seen[:, keys].any(1)  # which see such keys
+
+    def call(*arrays):
+        return mlxops.nn.attention(*arrays, scale=0.3, **options)
+
+    def along(*arrays):
+        grads = mx.grad(lambda *x: mx.square(call(*x)).sum(), (0, 1, 2))(*arrays)
+        # Only what the number does not reach.
+        kept = zip(grads, (~queries, ~keys, ~keys), strict=True)
+        return sum(mx.square(mx.where(mx.array(k)[:, None], g, 0)).sum() for g, k in kept)
+
+    def derivatives():
+        tangent = mx.jvp(call, arrays, [mx.ones_like(a) for a in arrays])[1]
+        return *tangent, *mx.grad(along, (0, 1, 2))(*arrays)
+
+    wanted = derivatives()
+    for poison in (np.nan, np.inf, 1e38):
+        for array in poisoned:
+            array[0, :, at] = poison
+        reached = (queries, others, keys, keys)
+        for got, exact, rows in zip(derivatives(), wanted, reached, strict=True):
+            got, exact = to_numpy(got), to_numpy(exact)
+            np.testing.assert_allclose(got[1], exact[1], atol=1e-5)
+            np.testing.assert_allclose(got[0][:, ~rows], exact[0][:, ~rows], atol=1e-5)
 
 
 def test_third_derivatives():

@@ -296,6 +296,24 @@ def test_products(dtype, transpose, ordered):
     assert_near(grads[1], wanted)
 
 
+@pytest.mark.parametrize("sizes", [(0, 4, 3, 5), (2, 4, 0, 5), (2, 4, 3, 0)], ids=str)
+def test_derivatives_of_empty_products(sizes):
+    """MLX's gradient of a selection of rows is an error or a crash for some of these sizes."""
+    rows, experts, out, width = sizes
+    x, weight = random((rows, width)), random((experts, out, width), seed=1)
+    indices = mx.zeros((rows,), mx.uint32)
+
+    def call(x, w):
+        return mlxops.nn.expert_matmul(x, w, indices)
+
+    _, tangent = mx.jvp(call, [x, weight], [x, weight])
+    assert tangent[0].shape == (rows, out) and not mx.any(tangent[0])
+    loss = mx.grad(lambda *a: (call(*a) ** 2).sum(), (0, 1))
+    second = mx.grad(lambda *a: sum((g**2).sum() for g in loss(*a)), (0, 1))(x, weight)
+    for got, array in zip(second, (x, weight), strict=True):
+        assert got.shape == array.shape and not mx.any(got)
+
+
 SEGMENTS = [[0, 3], [2, 7], [4, 4], [9, 40], [8, 5], [11, 12]]
 
 

@@ -207,6 +207,36 @@ def test_jvp(case):
         np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
 
 
+@each
+@pytest.mark.parametrize("size", [0.002, 300.0])
+def test_derivatives_of_small_and_large_rows(case, size):
+    """In float16, squares of large rows and powers of the norm of small ones would overflow."""
+    op, _, _, weights, arguments = case
+    arrays = list(next(inputs(mx.float16, weights, (4, 24))))
+    arrays[:2] = [a * size for a in arrays[:2]]
+    tangents = [mx.sin(3 * a) for a in arrays]
+
+    def derivatives(dtype):
+        given, directions = ([a.astype(dtype) for a in arrays_] for arrays_ in (arrays, tangents))
+
+        def call(*args):
+            return list(outputs(op(*args, **arguments)))
+
+        def along(*args):
+            # In float32, so that the sums do not overflow.
+            _, grads = mx.vjp(call, list(args), [mx.ones_like(given[0])] * len(call(*given)))
+            return sum(
+                (g * d).astype(mx.float32).sum() for g, d in zip(grads, directions, strict=True)
+            )
+
+        second = mx.grad(along, argnums=tuple(range(len(given))))(*given)
+        return *mx.jvp(call, given, directions)[1], *second
+
+    for got, wanted in zip(derivatives(mx.float16), derivatives(mx.float32), strict=True):
+        assert got.dtype == mx.float16
+        assert_near(got, to_numpy(wanted), 16)
+
+
 @each_op
 def test_vmap(case):
     op, _, _, weights, _ = case
@@ -262,6 +292,9 @@ def test_empty(case, shape):
     weight = mx.ones(shape[-1:])
     for out in outputs(op(x, x, *[weight] * weights)):
         assert out.shape == shape
+        mx.eval(out)
+    for out in outputs(mx.vmap(op, in_axes=(0, None))(mx.zeros((3, *shape)), x)):
+        assert out.shape == (3, *shape)
         mx.eval(out)
     for given in range(2, 2 + weights):
         gradient = mx.grad(lambda *a: sum(o.sum() for o in outputs(op(*a))), argnums=given)

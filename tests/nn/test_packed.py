@@ -346,6 +346,8 @@ def test_other_sequences_do_not_matter(case, poison, first, end):
     if first in (0, 8):  # outside of all sequences
         for name in case.shared:
             np.testing.assert_array_equal(poisoned_grads[name], grads[name], err_msg=name)
+        for name in case.arrays:
+            assert not np.any(poisoned_grads[name][:, first:end]), name
 
 
 @twice

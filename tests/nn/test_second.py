@@ -309,3 +309,31 @@ def test_compiled(name):
     if case.shapeless:
         with pytest.raises(ValueError, match=case.shapeless):
             mx.compile(second, shapeless=True)(*arrays)
+
+
+@pytest.mark.parametrize("sequences", [False, True])
+@pytest.mark.parametrize("size", [(0, 4, 3, 2), (2, 0, 3, 2), (2, 4, 0, 2), (2, 0, 3, 1)], ids=str)
+@pytest.mark.parametrize("op", ["selective_scan", "causal_conv1d"])
+def test_no_elements(op, size, sequences):
+    """Derivatives of empty arrays; MLX cannot select from no elements."""
+    batch, steps, channels, states = size
+    at = (batch, steps, channels)
+    shapes = {
+        "selective_scan": {
+            "u": at,
+            "delta": at,
+            "A": (channels, states),
+            "B": (batch, steps, states),
+            "C": (batch, steps, states),
+        },
+        "causal_conv1d": {"x": at, "weight": (channels, states)},
+    }[op]
+    given = {"cu_seqlens": mx.array([0, steps, steps])} if sequences else {}
+    case = Case(partial(getattr(mlxops.nn, op), **given), shapes)
+    arrays = case.arrays(mx.float32)
+    results, tangents = mx.jvp(case, arrays, arrays)
+    assert [t.shape for t in tangents] == [y.shape for y in results]
+    gradients = derivatives(partial(penalty, case), arrays)
+    mx.eval(results, tangents, gradients)
+    for got, array in zip(gradients, arrays, strict=True):
+        assert got.shape == array.shape and not mx.any(got)

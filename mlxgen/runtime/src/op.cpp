@@ -638,7 +638,7 @@ Arrays vmap_sequential(
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (axes[i] < 0) {
         element.push_back(inputs[i]);
-      } else if (size > 0) {
+      } else if (inputs[i].size() > 0) {
         element.push_back(mx::take(inputs[i], b, axes[i], s));
       } else {
         auto shape = inputs[i].shape();

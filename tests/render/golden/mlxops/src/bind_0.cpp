@@ -319,8 +319,9 @@ void bind_0(nb::module_& root) {
         Look up rows of a table and reduce them to one row for each bag, without storing these rows.
 
         Equivalent to ``torch.nn.functional.embedding_bag``: a bag is a row of the indices, or the indices
-        from one offset to the next. Empty bags yield zeros, and so do indices that are not rows of the
-        table. All derivatives exist; the gradient of a maximum goes to the first item that attains it.
+        from one offset to the next. Empty bags yield zeros. Indices that are not rows of the table count as
+        rows of zeros, and are left out of maxima. All derivatives exist; the gradient of a maximum goes to
+        the first item that attains it.
 
         Args:
             weight (array of shape (rows, D)): The table.

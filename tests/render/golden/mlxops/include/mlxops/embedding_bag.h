@@ -14,9 +14,10 @@ namespace mx = mlx::core;
  * storing these rows.
  *
  * Equivalent to ``torch.nn.functional.embedding_bag``: a bag is a row of the
- * indices, or the indices from one offset to the next. Empty bags yield zeros,
- * and so do indices that are not rows of the table. All derivatives exist; the
- * gradient of a maximum goes to the first item that attains it.
+ * indices, or the indices from one offset to the next. Empty bags yield zeros.
+ * Indices that are not rows of the table count as rows of zeros, and are left
+ * out of maxima. All derivatives exist; the gradient of a maximum goes to the
+ * first item that attains it.
  *
  * Arguments:
  *
