@@ -210,9 +210,7 @@ def test_vmap_and_compile(op):
         return quantized(op)(x, *args[1:4], y, target_weight, None, None, bias=bias, **kinds)
 
     x_, weight_, y_, target_ = values
-    wanted = [
-        reference(op, x, weight_, y, target_, bias=bias) for x, y in zip(x_, y_, strict=True)
-    ]
+    wanted = [reference(op, x, weight_, y, target_, bias=bias) for x, y in zip(x_, y_, strict=True)]
     given = (args[0], args[4], args[5], bias)
     axes = (0, 0, None, None)
     np.testing.assert_allclose(
