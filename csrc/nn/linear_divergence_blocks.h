@@ -111,11 +111,8 @@ struct DivergenceBlocks {
   }
 
   /** The number of rows in a block of `all` that are `width` wide. */
-  static int height(
-      int64_t all,
-      int64_t width,
-      int64_t fewest,
-      int64_t limit = largest) {
+  static int
+  height(int64_t all, int64_t width, int64_t fewest, int64_t limit = largest) {
     if (mlxgen::is_shapeless()) {
       return static_cast<int>(std::max<int64_t>(all, 1));
     }

@@ -660,6 +660,30 @@ _TRAINING = (
         prepare=_quantized(1),
     ),
     Pair(
+        "nn.quantized_linear_js_div_loss",
+        nn.quantized_linear_js_div_loss,
+        lambda x, w, scales, biases, y, target_w, target_scales, target_biases: _js_div_loss(
+            mx.quantized_matmul(x, w, scales, biases),
+            mx.quantized_matmul(y, target_w, target_scales, target_biases),
+        ),
+        "mx.logsumexp and elementwise operations of mx.quantized_matmul of 4 bits",
+        (_ROWS, replace(_DISTILLED[1], gradient=False), *_DISTILLED[2:]),
+        *_LOSS,
+        prepare=_quantized(1, 3),
+    ),
+    Pair(
+        "nn.quantized_linear_kl_div_loss",
+        nn.quantized_linear_kl_div_loss,
+        lambda x, w, scales, biases, y, target_w, target_scales, target_biases: _kl_div_loss(
+            mx.quantized_matmul(x, w, scales, biases),
+            mx.quantized_matmul(y, target_w, target_scales, target_biases),
+        ),
+        "mx.logsumexp and elementwise operations of mx.quantized_matmul of 4 bits",
+        (_ROWS, replace(_DISTILLED[1], gradient=False), *_DISTILLED[2:]),
+        *_LOSS,
+        prepare=_quantized(1, 3),
+    ),
+    Pair(
         "nn.qk_norm_rope",
         nn.qk_norm_rope,
         _qk_norm_rope,

@@ -25,9 +25,7 @@ def kl(log_p, log_q):
         return np.where(log_p == -np.inf, 0, np.exp(log_p) * (log_p - log_q)).sum(axis=-1)
 
 
-def reference(
-    op, x, y, mask=None, beta=0.5, temperature=1.0, reduction="mean", row_weight=None
-):
+def reference(op, x, y, mask=None, beta=0.5, temperature=1.0, reduction="mean", row_weight=None):
     """Return the loss, and the gradients of its sum with respect to x and y."""
     log_q, log_p = log_softmax(x / temperature), log_softmax(y / temperature)
     q, p = np.exp(log_q), np.exp(log_p)

@@ -49,7 +49,10 @@ def reference(
     p, slope_p = logits(target_x, target_weight, target_bias, target_logit_softcap)
     loss, (of_q, of_p) = of_logits(op, q, p, mask, **options)
     grads, of_biases = [], []
-    sides = (of_q * slope_q, x, weight, bias), (of_p * slope_p, target_x, target_weight, target_bias)
+    sides = (
+        (of_q * slope_q, x, weight, bias),
+        (of_p * slope_p, target_x, target_weight, target_bias),
+    )
     for g, a, w, b in sides:
         flat = g.reshape(-1, g.shape[-1])
         grads += [g @ w, flat.T @ a.reshape(len(flat), a.shape[-1])]
@@ -365,6 +368,7 @@ def test_vmap_and_compile(op, options):
 @pytest.mark.parametrize("op", OPS)
 def test_shapeless_graphs(op, reduction, masked):
     """The graph is compiled once for all shapes, and must not keep those of the first call."""
+
     def fn(mask, *args):
         biases = {name: args[i].max(axis=1) for name, i in (("bias", 1), ("target_bias", 3))}
         more = biases | CAPS if masked else {}
