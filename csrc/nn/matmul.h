@@ -272,33 +272,55 @@ Matrix<A> rows_of_type(
   return {memory.data(), padded};
 }
 
-/** c(i, j) = sum(a(i, :) * b(j, :)), for `rows` rows of a, `count` rows of b.
+/**
+ * c(i, j) = sum(a(i, :) * b(j, :)) for `rows` rows of a, and for rows of b from
+ * j to `count`, `columns` of them at a time; return the first that is left.
  */
-template <int bytes, int rows, typename A>
-__attribute__((always_inline)) inline void dot_rows(
-    int64_t inner,
+template <int bytes, int rows, int columns, typename A>
+__attribute__((always_inline)) inline int64_t dot_rows(
+    int64_t j,
     int64_t count,
+    int64_t inner,
     Matrix<A> a,
     Matrix<A> b,
     A* c,
     int64_t stride,
     bool add) {
   using V = Vectors<A, bytes>;
-  for (int64_t j = 0; j < count; ++j) {
-    typename V::type sums[rows] = {};
+  constexpr int all = rows * columns;
+  constexpr int at_once = 16 / sizeof(A); // sums of vectors
+  for (; j + columns <= count; j += columns) {
+    typename V::type sums[all] = {};
     for (int64_t p = 0; p < inner; p += V::count) {
-      typename V::type row = vector<bytes>(b.data + j * b.down + p);
 #pragma GCC unroll 4
-      for (int i = 0; i < rows; ++i) {
-        sums[i] += row * vector<bytes>(a.data + i * a.down + p);
+      for (int k = 0; k < columns; ++k) {
+        typename V::type row = vector<bytes>(b.data + (j + k) * b.down + p);
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; ++i) {
+          sums[i * columns + k] += row * vector<bytes>(a.data + i * a.down + p);
+        }
       }
+    }
+    A found[all];
+    if constexpr (all % at_once == 0) {
+#pragma GCC unroll 4
+      for (int i = 0; i < all; i += at_once) {
+        vector<16>(found + i) = totals<A, bytes>(sums + i);
+      }
+    } else {
+      static_assert(all == 1);
+      found[0] = total<A, bytes>(sums[0]);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < rows; ++i) {
-      A* to = c + i * stride + j;
-      *to = total<A, bytes>(sums[i]) + (add ? *to : A(0));
+#pragma GCC unroll 4
+      for (int k = 0; k < columns; ++k) {
+        A* to = c + i * stride + j + k;
+        *to = found[i * columns + k] + (add ? *to : A(0));
+      }
     }
   }
+  return j;
 }
 
 /**
@@ -375,7 +397,12 @@ void few_dots(
   with_vectors([&]<int bytes>() {
     each_rows(rows, [&]<int n>(int64_t i) {
       A* to = c + i * stride;
-      dot_rows<bytes, n>(inner, columns, a.from(i, 0), b, to, stride, add);
+      auto from = a.from(i, 0);
+      int64_t j = 0;
+      if constexpr (n == 1) {
+        j = dot_rows<bytes, 1, 4>(j, columns, inner, from, b, to, stride, add);
+      }
+      dot_rows<bytes, n, 1>(j, columns, inner, from, b, to, stride, add);
     });
   });
 }
