@@ -728,6 +728,54 @@ void attention_parts(
   }
 }
 
+namespace flash {
+
+/** x[0] y[0] + ... in interleaved sums, which form vectors. */
+template <typename A, typename T>
+MLXGEN_MULTIVERSION A dot_here(const T* x, const T* y, int64_t n) {
+  constexpr int lanes = 16;
+  A parts[lanes] = {};
+  int64_t j = 0;
+  for (; j + lanes <= n; j += lanes) {
+    for (int i = 0; i < lanes; ++i) {
+      parts[i] += static_cast<A>(mlxgen::widen(x[j + i])) *
+          static_cast<A>(mlxgen::widen(y[j + i]));
+    }
+  }
+  A sum = 0;
+  for (; j < n; ++j) {
+    sum += static_cast<A>(mlxgen::widen(x[j])) *
+        static_cast<A>(mlxgen::widen(y[j]));
+  }
+  for (A part : parts) {
+    sum += part;
+  }
+  return sum;
+}
+
+} // namespace flash
+
+/** out = sum(cotangent * y) - cotangent_lse, for each query. */
+template <typename T>
+void attention_delta(
+    In<T> cotangent,
+    In<T> y,
+    In<accum_t<T>> cotangent_lse,
+    Out<accum_t<T>> out) {
+  using A = accum_t<T>;
+  int64_t width = y.dim(3);
+  auto part = [&](int64_t from, int64_t to) {
+    for (int64_t row = from; row < to; ++row) {
+      A sum = mlxgen::multiversion([&] {
+        const T* x = cotangent.data + row * width;
+        return flash::dot_here<A>(x, y.data + row * width, width);
+      });
+      out[row] = sum - cotangent_lse[row];
+    }
+  };
+  mlxgen::share(out.size(), width, part);
+}
+
 /**
  * The gradient with respect to q. With p = exp(scores - lse) and delta =
  * sum(grad * out), the scores' cotangent is p * (factors * grad v^T - delta),

@@ -272,9 +272,14 @@ Matrix<A> rows_of_type(
   return {memory.data(), padded};
 }
 
-/** c(i, j) = sum(a(i, :) * b(j, :)), for some rows of a and of b. */
+/**
+ * c(i, j) = sum(a(i, :) * b(j, :)) for `rows` rows of a, and for rows of b from
+ * j to `count`, `columns` of them at a time; return the first that is left.
+ */
 template <int bytes, int rows, int columns, typename A>
-__attribute__((always_inline)) inline void dot_rows(
+__attribute__((always_inline)) inline int64_t dot_rows(
+    int64_t j,
+    int64_t count,
     int64_t inner,
     Matrix<A> a,
     Matrix<A> b,
@@ -282,30 +287,40 @@ __attribute__((always_inline)) inline void dot_rows(
     int64_t stride,
     bool add) {
   using V = Vectors<A, bytes>;
-  typename V::type sums[columns][rows] = {};
-  for (int64_t p = 0; p < inner; p += V::count) {
-    typename V::type row[rows];
+  constexpr int all = rows * columns;
+  constexpr int at_once = 16 / sizeof(A); // sums of vectors
+  for (; j + columns <= count; j += columns) {
+    typename V::type sums[all] = {};
+    for (int64_t p = 0; p < inner; p += V::count) {
 #pragma GCC unroll 4
-    for (int i = 0; i < rows; ++i) {
-      row[i] = vector<bytes>(a.data + i * a.down + p);
+      for (int k = 0; k < columns; ++k) {
+        typename V::type row = vector<bytes>(b.data + (j + k) * b.down + p);
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; ++i) {
+          sums[i * columns + k] += row * vector<bytes>(a.data + i * a.down + p);
+        }
+      }
+    }
+    A found[all];
+    if constexpr (all % at_once == 0) {
+#pragma GCC unroll 4
+      for (int i = 0; i < all; i += at_once) {
+        vector<16>(found + i) = totals<A, bytes>(sums + i);
+      }
+    } else {
+      static_assert(all == 1);
+      found[0] = total<A, bytes>(sums[0]);
     }
 #pragma GCC unroll 4
-    for (int j = 0; j < columns; ++j) {
-      typename V::type other = vector<bytes>(b.data + j * b.down + p);
+    for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 4
-      for (int i = 0; i < rows; ++i) {
-        sums[j][i] += other * row[i];
+      for (int k = 0; k < columns; ++k) {
+        A* to = c + i * stride + j + k;
+        *to = found[i * columns + k] + (add ? *to : A(0));
       }
     }
   }
-#pragma GCC unroll 4
-  for (int j = 0; j < columns; ++j) {
-#pragma GCC unroll 4
-    for (int i = 0; i < rows; ++i) {
-      A* to = c + i * stride + j;
-      *to = total<A, bytes>(sums[j][i]) + (add ? *to : A(0));
-    }
-  }
+  return j;
 }
 
 /**
@@ -384,15 +399,11 @@ void few_dots(
       // Enough sums at a time to hide the latency of an addition.
       constexpr int together = n == 1 ? 4 : 2;
       A* to = c + i * stride;
+      auto from = a.from(i, 0);
       int64_t j = 0;
-      for (; j + together <= columns; j += together) {
-        dot_rows<bytes, n, together>(
-            inner, a.from(i, 0), b.from(j, 0), to + j, stride, add);
-      }
-      for (; j < columns; ++j) {
-        dot_rows<bytes, n, 1>(
-            inner, a.from(i, 0), b.from(j, 0), to + j, stride, add);
-      }
+      j = dot_rows<bytes, n, together>(
+          j, columns, inner, from, b, to, stride, add);
+      dot_rows<bytes, n, 1>(j, columns, inner, from, b, to, stride, add);
     });
   });
 }

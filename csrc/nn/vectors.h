@@ -54,6 +54,33 @@ __attribute__((always_inline)) inline A total(
   }
 }
 
+/** The sums of the elements of 16 / sizeof(A) vectors, each as of total(). */
+template <typename A, int bytes>
+__attribute__((always_inline)) inline typename Vectors<A, 16>::type totals(
+    const typename Vectors<A, bytes>::type* x) {
+  constexpr int count = Vectors<A, 16>::count;
+  if constexpr (bytes > 16) {
+    using Half = typename Vectors<A, bytes / 2>::type;
+    Half sums[count];
+#pragma GCC unroll 4
+    for (int i = 0; i < count; ++i) {
+      auto halves = std::bit_cast<std::array<Half, 2>>(x[i]);
+      sums[i] = halves[0] + halves[1];
+    }
+    return totals<A, bytes / 2>(sums);
+  } else if constexpr (count == 2) {
+    return __builtin_shufflevector(x[0], x[1], 0, 2) +
+        __builtin_shufflevector(x[0], x[1], 1, 3);
+  } else {
+    auto first = __builtin_shufflevector(x[0], x[1], 0, 4, 2, 6) +
+        __builtin_shufflevector(x[0], x[1], 1, 5, 3, 7);
+    auto second = __builtin_shufflevector(x[2], x[3], 0, 4, 2, 6) +
+        __builtin_shufflevector(x[2], x[3], 1, 5, 3, 7);
+    return __builtin_shufflevector(first, second, 0, 1, 4, 5) +
+        __builtin_shufflevector(first, second, 2, 3, 6, 7);
+  }
+}
+
 #ifdef MLXGEN_AVX2
 namespace detail {
 

@@ -807,11 +807,30 @@ def test_no_queries_or_keys(dtype, sizes):
     assert all(g.shape == x.shape and not mx.any(g) for g, x in zip(grads, (q, k, v), strict=True))
 
 
-def test_strides():
+@pytest.mark.parametrize("evaluated", [False, True], ids=str)
+def test_strides(evaluated):
     """The axis of heads follows that of the length, as in the output of projections."""
     arrays = [x.swapaxes(1, 2) for x in inputs(mx.float32)]
     arrays = [mx.contiguous(x).swapaxes(1, 2) for x in arrays]
+    if evaluated:
+        mx.eval(arrays)
     check(arrays, causal=True)
+
+
+@pytest.mark.skipif(metal_backend() == "emulation", reason="Metal has other kernels")
+def test_gradients_copy_cotangents_once(tmp_path):
+    """Arguments are row-contiguous; the cotangents are numbers, broadcast by sum() and zeros()."""
+    arrays = inputs(mx.float32)
+    mx.eval(arrays)
+    grads = mx.grad(lambda *x: mlxops.nn.attention(*x, scale=0.3).sum(), (0, 1, 2))(*arrays)
+    mx.export_to_dot(str(tmp_path / "graph.dot"), *grads)
+    assert (tmp_path / "graph.dot").read_text().count('"RowContiguous"') == 2
+
+
+@pytest.mark.parametrize("keys", [1, 3, 4, 5, 34, 39])
+def test_products_of_one_query(dtype, keys):
+    """Keys are multiplied four at a time, and the last ones by themselves."""
+    check(inputs(dtype, 1, 2, 2, 1, keys, 20, 12))
 
 
 def test_large_scores():

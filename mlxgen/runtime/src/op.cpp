@@ -2,6 +2,7 @@
 // describes the functions.
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <new>
 #include <numeric>
@@ -220,10 +221,24 @@ void no_memory(const Shape& shape, Dtype dtype) {
 
 namespace {
 
+/**
+ * True if the node is MLX's Copy or StopGradient, whose output has the memory
+ * of its input. MLX exports no type but that of the base class.
+ */
+bool shares_memory(Primitive& node) {
+  auto type = typeid(node).name();
+  return std::strcmp(type, "N3mlx4core4CopyE") == 0 ||
+      std::strcmp(type, "N3mlx4core12StopGradientE") == 0;
+}
+
 /** True if `a` is row-contiguous, or will be when it is computed. */
 bool is_row_contiguous(const array& a) {
   if (a.is_available()) {
     return a.flags().row_contiguous;
+  }
+  // Each argument of mx.grad is a Copy.
+  if (a.has_primitive() && shares_memory(a.primitive())) {
+    return is_row_contiguous(a.inputs()[0]);
   }
   auto from = a.has_primitive()
       ? dynamic_cast<RowContiguousOutputs*>(&a.primitive())

@@ -3,14 +3,16 @@
 //
 // The number of threads is that of the cores that the process may use, unless
 // the environment variable MLXGEN_NUM_THREADS or OMP_NUM_THREADS sets another.
-// The threads sleep between tasks. One task uses them at a time; meanwhile a
-// second stream computes on its own thread, so that there are never more busy
-// threads than cores and streams.
+// Between tasks the threads sleep, a short while after the last one: waking
+// takes as long as a small task, and a decode step is a sequence of those. One
+// task uses them at a time; meanwhile a second stream computes on its own
+// thread, so that there are never more busy threads than cores and streams.
 
 #pragma once
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -46,6 +48,23 @@ inline int thread_count() {
 #endif
   auto count = static_cast<int>(std::thread::hardware_concurrency());
   return count > 0 ? count : 1;
+}
+
+/**
+ * Wait until `done`, but not longer than it takes to wake a few threads. Other
+ * threads may use the core meanwhile. Return done().
+ */
+template <typename Done>
+bool wait_awake(const Done& done) {
+  using Clock = std::chrono::steady_clock;
+  auto end = Clock::now() + std::chrono::microseconds(50);
+  while (!done()) {
+    if (Clock::now() > end) {
+      return false;
+    }
+    std::this_thread::yield();
+  }
+  return true;
 }
 
 class Workers {
@@ -97,7 +116,11 @@ class Workers {
     // Threads that wake up from now on find no work.
     std::unique_lock<std::mutex> lock(mutex_);
     part_ = nullptr;
-    idle_.wait(lock, [&] { return active_ == 0; });
+    lock.unlock();
+    auto done = [&] { return active_ == 0; };
+    wait_awake(done);
+    lock.lock();
+    idle_.wait(lock, done);
   }
 
  private:
@@ -128,6 +151,9 @@ class Workers {
       if (--active_ == 0) {
         idle_.notify_one();
       }
+      lock.unlock();
+      wait_awake([&] { return task_ != seen; });
+      lock.lock();
     }
   }
 
@@ -151,8 +177,8 @@ class Workers {
   const std::function<void(int64_t, int64_t)>* part_ = nullptr;
   int64_t count_ = 0;
   int64_t most_ = 1;
-  uint64_t task_ = 0;
-  int active_ = 0;
+  std::atomic<uint64_t> task_ = 0; // also read without the mutex
+  std::atomic<int> active_ = 0; // likewise
   std::atomic<int64_t> next_ = 0;
 };
 
