@@ -29,8 +29,10 @@ TEMPLATES = Path(__file__).parent / "templates"
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use macros of earlier ones
 SHARD = 16  # approximate number of operators per binding file; four times as many if LARGE
 C_SHARD = 64  # approximate number of operators per file of C functions
-GROUP = 24  # approximate number of composites that large packages compile together
-LARGE = 256  # number of composites from which on they are compiled in groups
+# Composites are compiled in groups if a package has many: from a number of composites on, the
+# approximate size of a group.
+GROUPS = {64: 8, 256: 24}
+LARGE = max(GROUPS)
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -562,12 +564,12 @@ def sources_cmake(made: Iterable[Pieces], paths: Sequence[str], depends: Sequenc
     """Render the lists of files that CMake includes.
 
     The source of a composite is short: nearly all of its compile time is that of MLX's headers.
-    Large packages compile several sources at once; smaller ones each by itself, so that an edit
+    Packages with many compile several sources at once; others each by itself, so that an edit
     compiles one.
     """
-    made = list(made)
     composites = [p.name for p in made if p.composite]
-    count = 1 << (len(composites) // GROUP).bit_length() if _is_large(made) else 0
+    size = max((GROUPS[many] for many in GROUPS if many <= len(composites)), default=0)
+    count = 1 << (len(composites) // size).bit_length() if size else 0
     groups: list[list[str]] = [[] for _ in range(count)]
     for name in composites if count else ():
         groups[zlib.crc32(name.encode()) % count].append(f"src/{name}.cpp")

@@ -57,7 +57,7 @@ class Kernels:
         return copy
 
     def attention(self, place: Place) -> Function:
-        """Return a replacement that computes sinks in training, without a cache, by ``nn.attention``.
+        """Return a replacement that computes sinks without a cache by ``nn.attention``.
 
         MLX's kernel for them has no gradient.
         """
