@@ -91,7 +91,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         for name, content in {
             "mlx_lm": {},
             "mlx_lm.models": {},
-            "mlx_lm.models.base": {},
+            "mlx_lm.models.base": {"scaled_dot_product_attention": Absent()},
             "mlx_lm.models.gated_delta": {"compute_g": gate, "gated_delta_update": Absent()},
             "mlx_lm.models.ssm": {"compute_dt": step, "ssm_update": Absent()},
             "mlx_lm.models.rwkv7": {"Rwkv7TimeMixing": layer},
