@@ -72,6 +72,7 @@ def alternate(
     collect: bool = False,
     budget: float = math.inf,
     turn: float = 0,
+    pause: float = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timings:
     """Time functions alternately.
@@ -84,6 +85,7 @@ def alternate(
         budget: Seconds after which no new round begins. If the calls beforehand have taken that
             long, they are the only round.
         turn: Seconds for a function in each round: quick functions are timed several times.
+        pause: Seconds before each turn, in which the threads of the last function fall asleep.
         clock: Returns the wall time, or the CPU time (``time.process_time``) of this process.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
@@ -101,6 +103,7 @@ def alternate(
         # In random order, because a function profits from memory that its predecessor has used.
         for name, function in random.Random(i).sample(list(functions.items()), len(functions)):
             gc.collect()
+            time.sleep(pause)
             if not collect:
                 gc.disable()
             first = clock()

@@ -24,8 +24,9 @@ import numpy as np
 from .measure import Options, Result, alternate, duration, factor, run_command
 
 ROUNDS = 40
-BUDGET = 2.0  # seconds of rounds for a cell
+BUDGET = 4.0  # seconds of rounds for a cell
 TURN = 0.005  # seconds for one side in a round
+PAUSE = 0.03  # seconds before it: torch's threads wait awake for some milliseconds
 
 Function = Callable[..., Any]
 
@@ -185,7 +186,7 @@ def _evaluate(function: Function, arrays: list[mx.array]) -> None:
 
 def _times(functions: dict[str, Callable[[], object]], quick: bool) -> dict[str, float]:
     budget = BUDGET / 10 if quick else BUDGET
-    times = alternate(functions, rounds=ROUNDS, budget=budget, turn=TURN)
+    times = alternate(functions, rounds=ROUNDS, budget=budget, turn=TURN, pause=PAUSE)
     return {side: times.least(side) for side in functions}
 
 
