@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,10 @@ def _js_div_loss(x: mx.array, y: mx.array) -> mx.array:
     return mx.mean(_divergence(p, m) + _divergence(q, m)) / 2
 
 
+def _of_quantized_layers(loss: Function, *layers: mx.array) -> Any:
+    return loss(mx.quantized_matmul(*layers[:4]), mx.quantized_matmul(*layers[4:]))
+
+
 def _losses(logits: mx.array, targets: mx.array) -> mx.array:
     return mlx.nn.losses.cross_entropy(logits, targets)
 
@@ -393,6 +398,7 @@ _DISTILLED = (
     Argument("N D", gradient=False),
     Argument("V D", -0.1, 0.1, gradient=False),
 )
+_QUANTIZED_DISTILLED = (_ROWS, replace(_DISTILLED[1], gradient=False), *_DISTILLED[2:])
 _SCALE = Argument("D", 0.5, 1.5)
 _HEADS = "B T H D"
 _SHARE = Argument("B T H", 0.8, 0.99)
@@ -662,24 +668,18 @@ _TRAINING = (
     Pair(
         "nn.quantized_linear_js_div_loss",
         nn.quantized_linear_js_div_loss,
-        lambda x, w, scales, biases, y, target_w, target_scales, target_biases: _js_div_loss(
-            mx.quantized_matmul(x, w, scales, biases),
-            mx.quantized_matmul(y, target_w, target_scales, target_biases),
-        ),
+        partial(_of_quantized_layers, _js_div_loss),
         "mx.logsumexp and elementwise operations of mx.quantized_matmul of 4 bits",
-        (_ROWS, replace(_DISTILLED[1], gradient=False), *_DISTILLED[2:]),
+        _QUANTIZED_DISTILLED,
         *_LOSS,
         prepare=_quantized(1, 3),
     ),
     Pair(
         "nn.quantized_linear_kl_div_loss",
         nn.quantized_linear_kl_div_loss,
-        lambda x, w, scales, biases, y, target_w, target_scales, target_biases: _kl_div_loss(
-            mx.quantized_matmul(x, w, scales, biases),
-            mx.quantized_matmul(y, target_w, target_scales, target_biases),
-        ),
+        partial(_of_quantized_layers, _kl_div_loss),
         "mx.logsumexp and elementwise operations of mx.quantized_matmul of 4 bits",
-        (_ROWS, replace(_DISTILLED[1], gradient=False), *_DISTILLED[2:]),
+        _QUANTIZED_DISTILLED,
         *_LOSS,
         prepare=_quantized(1, 3),
     ),
