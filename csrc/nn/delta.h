@@ -442,32 +442,40 @@ void backward_rows(
   int64_t stretches = (chunks + chunk - 1) / chunk;
   A* in_stretch = states + stretches * size;
   A* in_chunk = in_stretch + (chunk - 1) * size;
-  // Compute steps first to last, and store every `every`-th state.
-  auto go = [&](int64_t first, int64_t last, int64_t every, A* from, A* kept) {
-    for (int64_t t = first; t < last; ++t) {
-      A* next = kept + (t - first) / every * size;
-      bool is_kept = (t - first) % every == 0;
-      A* before = !is_kept ? next : t == first ? from : next - size;
-      place.go_to(t);
-      forward<bytes, false>(rule, place, buffer, before, next);
-    }
+  // Steps first to last, of which every `every`-th state is stored.
+  struct Run {
+    int64_t first, last, every;
+    A* from;
+    A* kept;
   };
   pad(state, place, step, states);
-  go(0, (stretches - 1) * chunk * chunk, chunk * chunk, states, states + size);
   pad(grad_last, place, step, grad);
   for (int64_t c = chunks - 1; c >= 0; --c) {
     int64_t first = c * chunk;
     int64_t count = std::min(chunk, place.steps - first);
     int64_t within = c % chunk;
     A* stretch = states + c / chunk * size;
-    if (c == chunks - 1 || within == chunk - 1) {
-      go(first - within * chunk, first, chunk, stretch, in_stretch);
-    }
     A* start = within == 0 ? stretch : in_stretch + (within - 1) * size;
     auto before = [&](int64_t t) {
       return t == 0 ? start : in_chunk + (t - 1) * size;
     };
-    go(first, first + count, 1, start, in_chunk);
+    bool at_end = c == chunks - 1;
+    int64_t all = at_end ? (stretches - 1) * chunk * chunk : 0;
+    int64_t begin = at_end || within == chunk - 1 ? within * chunk : 0;
+    // In a loop, because the compiler inlines the steps at each call.
+    for (const Run& run :
+         {Run{0, all, chunk * chunk, states, states + size},
+          Run{first - begin, first, chunk, stretch, in_stretch},
+          Run{first, first + count, 1, start, in_chunk}}) {
+      for (int64_t t = run.first; t < run.last; ++t) {
+        int64_t done = t - run.first;
+        A* next = run.kept + done / run.every * size;
+        bool is_kept = done % run.every == 0;
+        A* from = !is_kept ? next : done == 0 ? run.from : next - size;
+        place.go_to(t);
+        forward<bytes, false>(rule, place, buffer, from, next);
+      }
+    }
     for (int64_t t = count - 1; t >= 0; --t) {
       place.go_to(first + t);
       std::fill_n(sums.w, 5 * step.width, A(0));

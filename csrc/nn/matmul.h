@@ -473,13 +473,22 @@ void multiply_few(
 
 } // namespace product
 
-/**
- * c = a b, or c += a b, for a of (rows, inner), b of (inner, columns) and c of
- * (rows, columns), whose rows are `stride` apart. It runs on one thread,
- * because kernels distribute blocks among threads.
- */
+/** multiply() for some types. */
 template <typename A, typename TA, typename TB>
-void multiply(
+struct Product {
+  static void compute(
+      int64_t rows,
+      int64_t inner,
+      int64_t columns,
+      Matrix<TA> a,
+      Matrix<TB> b,
+      A* c,
+      int64_t stride,
+      bool add);
+};
+
+template <typename A, typename TA, typename TB>
+void Product<A, TA, TB>::compute(
     int64_t rows,
     int64_t inner,
     int64_t columns,
@@ -487,7 +496,7 @@ void multiply(
     Matrix<TB> b,
     A* c,
     int64_t stride,
-    bool add = false) {
+    bool add) {
   using namespace product;
   static const Tile<A> best = best_tile<A>();
   thread_local std::vector<A> packed_a;
@@ -549,6 +558,36 @@ void multiply(
       }
     }
   }
+}
+
+// matmul.cpp compiles the product, because many kernels multiply. A build of
+// selected operators without linear_rows compiles it in each kernel.
+#if __has_include("mlxops/linear_rows.h")
+#define MLXOPS_PRODUCT_APART
+extern template struct Product<double, double, double>;
+extern template struct Product<float, float, float>;
+extern template struct Product<float, float, mlxgen::float16_t>;
+extern template struct Product<float, float, mlxgen::bfloat16_t>;
+extern template struct Product<float, mlxgen::float16_t, mlxgen::float16_t>;
+extern template struct Product<float, mlxgen::bfloat16_t, mlxgen::bfloat16_t>;
+#endif
+
+/**
+ * c = a b, or c += a b, for a of (rows, inner), b of (inner, columns) and c of
+ * (rows, columns), whose rows are `stride` apart. It runs on one thread,
+ * because kernels distribute blocks among threads.
+ */
+template <typename A, typename TA, typename TB>
+void multiply(
+    int64_t rows,
+    int64_t inner,
+    int64_t columns,
+    Matrix<TA> a,
+    Matrix<TB> b,
+    A* c,
+    int64_t stride,
+    bool add = false) {
+  Product<A, TA, TB>::compute(rows, inner, columns, a, b, c, stride, add);
 }
 
 } // namespace mlxops::cpu

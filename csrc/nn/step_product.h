@@ -346,6 +346,14 @@ class StepProduct {
   A* packed_ = nullptr; // in memory_
 };
 
+// step_product.cpp compiles these products, too (matmul.h).
+#ifdef MLXOPS_PRODUCT_APART
+extern template class StepProduct<double, double>;
+extern template class StepProduct<float, float>;
+extern template class StepProduct<mlxgen::float16_t, float>;
+extern template class StepProduct<mlxgen::bfloat16_t, float>;
+#endif
+
 /**
  * Call each(first, count) for some rows of a batch at a time, on all cores.
  * A step of a row costs `cost` operations.

@@ -103,7 +103,10 @@ def edited(base: str, document: Document, sources: Sources, memo: Memo[Pieces]) 
 def chosen(
     document: Document, sources: Sources, include: Sequence[str], exclude: Sequence[str]
 ) -> list[Pieces]:
-    """Render the selected entries and those that they call; an empty list after an error."""
+    """Render the selected entries and those that they call; an empty list after an error.
+
+    Hand-written headers of an entry call the entries whose generated headers they include.
+    """
     settings, diags = sources.settings, sources.diags
     ops = resolve(document, settings, sources, diags)
     found = select(ops, include, exclude, diags) if diags.ok else []
@@ -112,6 +115,10 @@ def chosen(
     by_name, pending = {op.name: op for op in ops}, list(found)
     while pending:
         op = pending.pop()
-        pending += [by_name[name] for name in op.calls if name not in wanted]
+        if op.name in wanted:
+            continue
         wanted.add(op.name)
+        included = (sources.entries_of(header) for header in op.headers)
+        called = op.calls.union(*included)
+        pending += [by_name[name] for name in called if name in by_name]
     return [pieces(op, settings) for op in ops if op.name in wanted] if diags.ok else []

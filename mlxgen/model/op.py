@@ -575,6 +575,12 @@ class Op:
         return found.union(*(expr.headers for expr in self._exprs)) - {""}
 
     @property
+    def headers(self) -> set[str]:
+        """The headers of its formulas and of its CPU kernel."""
+        cpu = self.forward.kernel("cpu")
+        return self.includes | ({cpu.include} if cpu else set())
+
+    @property
     def draws_keys(self) -> bool:
         """True if a random function of its formulas may get no key."""
         return any(not expr.mlx.isdisjoint(expr.impure) for expr in self._exprs)

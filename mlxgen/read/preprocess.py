@@ -173,7 +173,7 @@ class SourceText:
         plain: its text with comments replaced by spaces.
         text: the preprocessed text.
         macros: the macros that are defined at its end.
-        includes: paths of the direct includes, by name; None for system headers.
+        includes: paths of the direct includes, by name; None for system headers and skipped ones.
         namespaces: names of the namespaces in it and in its includes.
     """
 
@@ -337,9 +337,9 @@ class Preprocessor:
         elif word == "undef":
             source.macros.pop(rest.strip(), None)
         elif word == "include" and (include := source.include(line)):
-            if self.unread and include.name.startswith(self.unread):
-                return
-            path = source.includes[include.name] = include.find(self.folders)
+            skipped = self.unread and include.name.startswith(self.unread)
+            path = None if skipped else include.find(self.folders)
+            source.includes[include.name] = path
             if path is not None:
                 included = self.read(path, include.span)
                 source.macros |= included.macros

@@ -167,6 +167,20 @@ class Sources:
         """Return the header that declares a function, relative to csrc; None for other files."""
         return _below(function.span.file, self.settings.csrc)
 
+    def entries_of(self, header: str) -> set[str]:
+        """Return the entries whose generated headers a header in csrc includes, also indirectly."""
+        generated = f"{self.settings.name}/"
+        try:
+            read = self.cpp.reader.closure(near(self.settings.csrc / header))
+        except SourceError:  # reported by parsing, or a header of another package
+            return set()
+        names = {name for source in read for name in source.includes}
+        return {
+            name.removeprefix(generated).removesuffix(".h")
+            for name in names
+            if name.startswith(generated)
+        }
+
     def _report(self, error: SourceError) -> None:
         self.unread = True
         message, help = error.message, error.help

@@ -31,7 +31,7 @@ SHARD = 16  # approximate number of operators per binding file; four times as ma
 C_SHARD = 64  # approximate number of operators per file of C functions
 # Composites are compiled in groups if a package has many: from a number of composites on, the
 # approximate size of a group.
-GROUPS = {64: 8, 256: 24}
+GROUPS = {64: 16, 256: 24}
 LARGE = max(GROUPS)
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode

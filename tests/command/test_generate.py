@@ -15,6 +15,12 @@ from sample import project
 from mlxgen.command import generate
 from mlxgen.diagnostics import Diagnostics
 
+CALLER = """
+inline mlx::core::array caller(const mlx::core::array& x, mlx::core::StreamOrDevice s) {
+  return ops::calls(x, 2, s);
+}
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -129,6 +135,17 @@ def test_only_what_changed_is_written(folder: Path) -> None:
         *changes.written,
         ".mlxgen.json",
     }
+
+
+def test_selected_entries_and_the_ones_that_they_call(folder: Path) -> None:
+    """By formulas, and by hand-written headers, also through other headers."""
+    (folder / "csrc" / "inner.h").write_text('#pragma once\n#include "ops/calls.h"\n')
+    (folder / "csrc" / "outer.h").write_text('#include "inner.h"\n' + CALLER)
+    with (folder / "mlx_ops.yaml").open("a") as file:
+        file.write('\n- signature: "caller(x: array) -> array"\n  cpp: caller\n')
+    assert run(folder, include=["caller"])[1] == []
+    made = {path.stem for path in (folder / "out" / "include" / "ops").glob("*.h")}
+    assert made - {"dispatch", "export", "ops"} == {"caller", "calls", "helper", "softcap"}
 
 
 def test_stale_files_are_removed_and_others_stay(folder: Path) -> None:

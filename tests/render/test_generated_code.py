@@ -56,7 +56,7 @@ def test_only_what_is_an_operators_own(generated: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "binding_files", "groups"), [(300, 8, 16), (100, 8, 16), (60, 4, 0)]
+    ("number", "binding_files", "groups"), [(300, 8, 16), (100, 8, 8), (60, 4, 0)]
 )
 def test_large_packages_compile_in_few_units(
     tmp_path: Path, number: int, binding_files: int, groups: int

@@ -82,7 +82,7 @@ class Builder:
         self.build = settings.root / "build"
         self.ops = {op.name: op for op in load(settings, diags)[0]}
         commands = json.loads((self.build / "compile_commands.json").read_text())
-        self.commands = {Path(item["file"]).stem: item for item in commands}
+        self.commands = {Path(item["file"]): item for item in commands}
 
     def made(self, name: str, folder: Path) -> tuple[Changed, Path]:
         """Return an operator's mutants, and the library with them."""
@@ -99,13 +99,20 @@ class Builder:
         shutil.copytree(csrc, copy, dirs_exist_ok=True)
         for path, text in result.texts.items():
             (copy / path).write_text(text, encoding="utf-8")
-        item = self.commands[name]
+        item = self.commands[self.build / "generated" / "src" / f"{name}.cpp"]
         command = shlex.split(item["command"])
         at = command.index("-o") + 1
-        old, new = command[at], str(folder / f"{name}.o")
+        old, new = [command[at]], str(folder / f"{name}.o")
         command[at] = new
         command = [f"-I{copy}" if part == f"-I{csrc}" else part for part in command]
-        self._run([*command, "-include", str(_CHANGES), "-O1", "-w"], item["directory"])
+        command += ["-include", str(_CHANGES), "-O1", "-w"]
+        # A source beside a header compiles its functions, for all operators.
+        for path in (path.with_suffix(".cpp") for path in sources):
+            if other := self.commands.get(csrc / path):
+                command += ["-include", str(copy / path)]
+                parts = shlex.split(other["command"])
+                old.append(parts[parts.index("-o") + 1])
+        self._run(command, item["directory"])
         library = "lib/" + next(self.build.glob(f"lib/lib{self.settings.name}.*")).name
         link = subprocess.run(
             ["ninja", "-t", "commands", library], cwd=self.build, capture_output=True, text=True
@@ -119,7 +126,7 @@ class Builder:
             str(made) if part == library else part
             for part in shlex.split(link.replace(" && :", "").removeprefix(": && "))
         ]
-        parts.remove(old)
+        parts = [part for part in parts if part not in old]
         # Before all others, because the linker takes the first of equal inline functions.
         parts.insert(parts.index("-o"), new)
         self._run(parts, str(self.build))

@@ -13,6 +13,10 @@
 #include "mlxgen/memory.h"
 #include "mlxgen/threads.h"
 
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace mlxgen::cpu {
 
 mx::cpu::CommandEncoder&
@@ -28,6 +32,41 @@ begin(const Stream& stream, const Arrays& inputs, Arrays& outputs) {
     encoder.set_output_array(out);
   }
   return encoder;
+}
+
+void enqueue(
+    mx::cpu::CommandEncoder& encoder,
+    [[maybe_unused]] const Arrays& inputs,
+    [[maybe_unused]] const Arrays& outputs,
+    Task task,
+    const char* op) {
+#ifdef __SANITIZE_THREAD__
+  // A task writes to a buffer only after MLX's use count shows that earlier
+  // tasks are done. MLX is not compiled with ThreadSanitizer, which therefore
+  // cannot see this order: the annotations here declare it.
+  std::vector<void*> users;
+  for (const auto& out : outputs) {
+    users.push_back(out.buffer().ptr());
+    __tsan_acquire(users.back());
+  }
+  for (const auto& in : inputs) {
+    users.push_back(in.buffer().ptr());
+  }
+  task = [task = std::move(task), users = std::move(users)] {
+    task();
+    std::for_each(users.begin(), users.end(), __tsan_release);
+  };
+#endif
+  encoder.dispatch([task = std::move(task), op] {
+    try {
+      task();
+    } catch (const std::exception&) {
+      if (op == nullptr) {
+        throw;
+      }
+      fail_in(op);
+    }
+  });
 }
 
 namespace {

@@ -88,6 +88,23 @@ void fail(
   fail(op, what, shown);
 }
 
+void fail(const char* op, const char* what, std::initializer_list<Given> args) {
+  std::vector<Shown> shown;
+  for (const auto& [name, value, text] : args) {
+    shown.emplace_back(name, text(value));
+  }
+  fail(op, std::string(what), shown);
+}
+
+bool holds(bool (*call)(const void* check), const void* check) {
+  try {
+    return call(check);
+  } catch (const std::logic_error&) { // an index, or mismatched shapes
+  } catch (const std::overflow_error&) {
+  }
+  return false;
+}
+
 void fail_in(const char* op) {
   auto named = [op](const std::exception& error) {
     std::string text = error.what();
@@ -1120,6 +1137,19 @@ Dtype DtypeRule::resolve(const char* op, const std::vector<Named>& args) const {
       op,
       "dtype " + show(out) + " is not supported (supported: " + names + ").",
       args);
+}
+
+void DtypeRule::require(const char* op, std::initializer_list<Operand> args)
+    const {
+  std::vector<Named> present;
+  for (const auto& arg : args) {
+    for (size_t i = 0; i < arg.count; ++i) {
+      present.emplace_back(arg.name, arg.first[i]);
+    }
+  }
+  if (!present.empty()) {
+    resolve(op, present);
+  }
 }
 
 Dtype DtypeRule::resolve_sums(

@@ -15,10 +15,6 @@
 #include "mlxgen/loop.h"
 #include "mlxgen/op.h"
 
-#ifdef __SANITIZE_THREAD__
-#include <sanitizer/tsan_interface.h>
-#endif
-
 namespace mlxgen {
 
 ///////////////////////////////////////////////////////////////////////////////
@@ -77,37 +73,19 @@ static_assert(block % strip == 0);
 mx::cpu::CommandEncoder&
 begin(const Stream& stream, const Arrays& inputs, Arrays& outputs);
 
+/** A kernel with its arrays and attributes. */
+using Task = std::function<void()>;
+
 /**
  * Enqueue a task that reads the inputs and writes the outputs, on the encoder
- * that begin() returned.
+ * that begin() returned. Errors of the task begin with the name `op`.
  */
-template <typename Task>
 void enqueue(
     mx::cpu::CommandEncoder& encoder,
-    [[maybe_unused]] const Arrays& inputs,
-    [[maybe_unused]] const Arrays& outputs,
-    Task task) {
-#ifdef __SANITIZE_THREAD__
-  // A task writes to a buffer only after MLX's use count shows that earlier
-  // tasks are done. MLX is not compiled with ThreadSanitizer, which therefore
-  // cannot see this order: the annotations here declare it.
-  std::vector<void*> users;
-  for (const auto& out : outputs) {
-    users.push_back(out.buffer().ptr());
-    __tsan_acquire(users.back());
-  }
-  for (const auto& in : inputs) {
-    users.push_back(in.buffer().ptr());
-  }
-  encoder.dispatch(
-      [task = std::move(task), users = std::move(users)]() mutable {
-        task();
-        std::for_each(users.begin(), users.end(), __tsan_release);
-      });
-#else
-  encoder.dispatch(std::move(task));
-#endif
-}
+    const Arrays& inputs,
+    const Arrays& outputs,
+    Task task,
+    const char* op = nullptr);
 
 /** The generated loop around a scalar function. */
 using Loop = std::function<void(const Rows& rows)>;
@@ -184,18 +162,6 @@ Row elementwise(const char* kernel) {
   return {Backend::cpu, kernel, dtypes_of(Inputs()), launch};
 }
 
-/** A task that adds the operator's name to its errors. */
-template <typename Task>
-auto naming(const char* op, Task task) {
-  return [op, task = std::move(task)]() mutable {
-    try {
-      task();
-    } catch (const std::exception&) {
-      fail_in(op);
-    }
-  };
-}
-
 /** The CPU table entry of an operator with a kernel over views: Op::task<T>().
  */
 template <typename Op, typename Inputs>
@@ -205,9 +171,12 @@ Row over_views(const char* kernel) {
     auto& encoder = begin(self.stream(), inputs, outputs);
     for_dtype(Inputs(), op.typed(inputs).dtype(), [&](auto tag) {
       using T = typename decltype(tag)::type;
-      auto task = op.template task<T>(inputs, outputs);
       enqueue(
-          encoder, inputs, outputs, naming(Op::dispatch.op, std::move(task)));
+          encoder,
+          inputs,
+          outputs,
+          op.template task<T>(inputs, outputs),
+          Op::dispatch.op);
     });
   };
   return {Backend::cpu, kernel, dtypes_of(Inputs()), launch};

@@ -96,35 +96,43 @@ fail(const char* op, const std::string& what, const std::vector<Named>& args);
 [[noreturn]] void fail_in(const char* op);
 
 /** An argument of any type with its name, to be shown in an error. */
-template <typename T>
 struct Given {
   const char* name;
-  const T& value;
+  const void* value;
+  std::string (*text)(const void* value);
 };
 
 template <typename T>
-Given<T> given(const char* name, const T& value) {
-  return {name, value};
+Given given(const char* name, const T& value) {
+  auto text = [](const void* value) {
+    return show(*static_cast<const T*>(value));
+  };
+  return {name, &value, text};
 }
 
+[[noreturn]] void
+fail(const char* op, const char* what, std::initializer_list<Given> args);
+
 /**
- * Raise an error that shows the arguments of a check, unless the check holds. A
- * check that cannot be computed, for example because of a division by 0, fails.
+ * Call a check. A check that cannot be computed, for example because of a
+ * division by 0, fails.
+ */
+bool holds(bool (*call)(const void* check), const void* check);
+
+/** Raise an error that shows the arguments of a check, unless the check holds.
  */
 template <typename Check, typename... Args>
 void require(
-    Check check,
+    const Check& check,
     const char* op,
     const char* message,
-    const Given<Args>&... args) {
-  try {
-    if (check()) {
-      return;
-    }
-  } catch (const std::logic_error&) { // an index, or mismatched shapes
-  } catch (const std::overflow_error&) {
+    const Args&... args) {
+  auto call = [](const void* check) -> bool {
+    return (*static_cast<const Check*>(check))();
+  };
+  if (!holds(call, &check)) {
+    fail(op, message, std::initializer_list<Given>{args...});
   }
-  fail(op, message, std::vector<Shown>{{args.name, show(args.value)}...});
 }
 
 /** Raise an error if a size is negative. */
@@ -148,10 +156,11 @@ std::vector<Shape> shapes_of(
     require_lengths(shapes);
     return shapes;
   } catch (const std::exception& error) {
-    std::vector<Shown> shown;
     auto name = names.begin();
-    (shown.emplace_back(*name++, show(args)), ...);
-    fail(op, error.what(), shown);
+    fail(
+        op,
+        error.what(),
+        std::initializer_list<Given>{given(*name++, args)...});
   }
 }
 
@@ -184,6 +193,19 @@ inline int choice(
  */
 enum class Integers { to_float32, keep, error };
 
+/** An array argument with its name: one, none, or several. */
+struct Operand {
+  Operand(const char* name, const array& a) : name(name), first(&a), count(1) {}
+  Operand(const char* name, const std::optional<array>& a)
+      : name(name), first(a ? &*a : nullptr), count(a ? 1 : 0) {}
+  Operand(const char* name, const Arrays& list)
+      : name(name), first(list.data()), count(list.size()) {}
+
+  const char* name;
+  const array* first;
+  size_t count;
+};
+
 /** The dtypes that a group of arguments may have together. */
 struct DtypeRule {
   std::vector<Dtype> allowed;
@@ -197,28 +219,7 @@ struct DtypeRule {
 
   /** Raise an error unless the present arrays have an allowed dtype together.
    */
-  template <typename... Args>
-  void require(const char* op, const Given<Args>&... args) const {
-    std::vector<Named> present;
-    auto add = [&](const char* name, const std::optional<array>& a) {
-      if (a) {
-        present.emplace_back(name, a);
-      }
-    };
-    auto visit = [&](const char* name, const auto& arg) {
-      if constexpr (requires { arg.begin(); } && !requires { arg.shape(); }) {
-        for (const auto& item : arg) {
-          add(name, item);
-        }
-      } else {
-        add(name, arg);
-      }
-    };
-    (visit(args.name, args.value), ...);
-    if (!present.empty()) {
-      resolve(op, present);
-    }
-  }
+  void require(const char* op, std::initializer_list<Operand> args) const;
 
   /** The accumulator dtype for `dtype`, if no argument needs a wider one. */
   Dtype resolve_sums(

@@ -93,7 +93,7 @@ class Operator : public Primitive, public RowContiguousOutputs {
     if constexpr (Op::kJvp == Jvp::gradient && has_gradient()) {
       auto outputs = Op::kUsesOutputs ? again(primals) : Arrays();
       auto term = [&](int arg, size_t i) -> Term {
-        auto one = self().gradient(arg, primals, {tangents[i]}, outputs, s);
+        auto one = gradient_of(arg, primals, {tangents[i]}, outputs);
         return {one.argument, one.value ? Arrays{*one.value} : Arrays()};
       };
       return sum_of_terms(
@@ -123,7 +123,7 @@ class Operator : public Primitive, public RowContiguousOutputs {
       const Arrays& outputs) override {
     if constexpr (has_gradient()) {
       auto gradient = [&](int arg) {
-        return self().gradient(arg, primals, cotangents, outputs, stream());
+        return gradient_of(arg, primals, cotangents, outputs);
       };
       return gradients(Op::dispatch.op, argnums, primals, gradient, stream());
     } else if constexpr (has_composite()) {
@@ -212,8 +212,16 @@ class Operator : public Primitive, public RowContiguousOutputs {
   const Op& self() const {
     return static_cast<const Op&>(*this);
   }
-  Arrays again(const Arrays& inputs) {
+  // Not inlined, so that they are compiled once, not in each caller.
+  [[gnu::noinline]] Arrays again(const Arrays& inputs) {
     return self().apply(inputs);
+  }
+  [[gnu::noinline]] Gradient gradient_of(
+      int arg,
+      const Arrays& primals,
+      const Arrays& cotangents,
+      const Arrays& outputs) {
+    return self().gradient(arg, primals, cotangents, outputs, stream());
   }
   auto forward() {
     return [this](const Arrays& inputs) {
@@ -269,7 +277,8 @@ class Elementwise : public Operator<Op> {
 
   /** The operator's outputs for inputs of one shape and dtype. */
   template <typename... State>
-  static auto make(Arrays inputs, const Stream& s, State&&... state) {
+  [[gnu::noinline]] static auto
+  make(Arrays inputs, const Stream& s, State&&... state) {
     auto dtype = inputs[0].dtype();
     auto op = [&] {
       return std::make_shared<Op>(s, std::forward<State>(state)...);
