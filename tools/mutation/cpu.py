@@ -99,11 +99,15 @@ class Builder:
         shutil.copytree(csrc, copy, dirs_exist_ok=True)
         for path, text in result.texts.items():
             (copy / path).write_text(text, encoding="utf-8")
-        item = self.commands[self.build / "generated" / "src" / f"{name}.cpp"]
+        source = self.build / "generated" / "src" / f"{name}.cpp"
+        # A composite is compiled in a group, and is then defined twice.
+        grouped = source not in self.commands
+        of_library = (c for c in self.commands.values() if "mlxgen_ops.dir" in c["command"])
+        item = next(of_library) if grouped else self.commands[source]
         command = shlex.split(item["command"])
         at = command.index("-o") + 1
-        old, new = [command[at]], str(folder / f"{name}.o")
-        command[at] = new
+        old, new = [] if grouped else [command[at]], str(folder / f"{name}.o")
+        command[at], command[command.index("-c") + 1] = new, str(source)
         command = [f"-I{copy}" if part == f"-I{csrc}" else part for part in command]
         command += ["-include", str(_CHANGES), "-O1", "-w"]
         # A source beside a header compiles its functions, for all operators.
@@ -127,8 +131,8 @@ class Builder:
             for part in shlex.split(link.replace(" && :", "").removeprefix(": && "))
         ]
         parts = [part for part in parts if part not in old]
-        # Before all others, because the linker takes the first of equal inline functions.
-        parts.insert(parts.index("-o"), new)
+        # Before all others, because the linker takes the first of equal functions.
+        parts[parts.index("-o") : parts.index("-o")] = [new, "-Wl,-z,muldefs"]
         self._run(parts, str(self.build))
         beside = package / "mlx"
         if not beside.exists():

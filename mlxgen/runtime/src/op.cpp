@@ -77,17 +77,6 @@ void fail(
   throw std::invalid_argument(text + (args.empty() ? "" : "."));
 }
 
-void fail(
-    const char* op,
-    const std::string& what,
-    const std::vector<Named>& args) {
-  std::vector<Shown> shown;
-  for (const auto& [name, value] : args) {
-    shown.emplace_back(name, show(value));
-  }
-  fail(op, what, shown);
-}
-
 void fail(const char* op, const char* what, std::initializer_list<Given> args) {
   std::vector<Shown> shown;
   for (const auto& [name, value, text] : args) {
@@ -155,14 +144,42 @@ auto naming(const char* op, const Compute& compute) {
   }
 }
 
-} // namespace
-
+/** Raise an error if a size is negative. */
 void require_lengths(const std::vector<Shape>& shapes) {
   for (const auto& shape : shapes) {
     if (std::any_of(shape.begin(), shape.end(), [](auto n) { return n < 0; })) {
       throw std::invalid_argument(
           "The output shape " + show(shape) + " has a negative size.");
     }
+  }
+}
+
+/** Arguments for a message; those without an array are None. */
+std::vector<Shown> shown(const Operands& args) {
+  std::vector<Shown> out;
+  for (const auto& arg : args) {
+    auto before = out.size();
+    arg.each([&](const array& a) { out.emplace_back(arg.name, show(a)); });
+    if (out.size() == before) {
+      out.emplace_back(arg.name, "None");
+    }
+  }
+  return out;
+}
+
+} // namespace
+
+std::vector<Shape> checked_shapes(
+    const char* op,
+    std::vector<Shape> (*call)(const void* rule),
+    const void* rule,
+    std::initializer_list<Given> args) {
+  try {
+    auto shapes = call(rule);
+    require_lengths(shapes);
+    return shapes;
+  } catch (const std::exception& error) {
+    fail(op, error.what(), args);
   }
 }
 
@@ -196,14 +213,6 @@ int choice(
       "[" + std::string(op) + "] " + name + " must be " +
       (or_array ? "an array or " : "") + "one of " + all + ", got '" + value +
       "'.");
-}
-
-std::vector<Named> named(const char* name, const Arrays& arrays) {
-  std::vector<Named> out;
-  for (const auto& a : arrays) {
-    out.emplace_back(name, a);
-  }
-  return out;
 }
 
 namespace {
@@ -492,7 +501,7 @@ Arrays elementwise_inputs(
     return inputs;
   }
   auto named = [&] {
-    std::vector<Named> args;
+    Operands args;
     auto name = names.begin();
     for (const auto& in : inputs) {
       args.emplace_back(*name++, in);
@@ -500,7 +509,7 @@ Arrays elementwise_inputs(
     return args;
   };
   if (!shape) {
-    fail(op, "The shapes cannot be broadcast together.", named());
+    fail(op, "The shapes cannot be broadcast together.", shown(named()));
   }
   if (!same_dtype) {
     dtype = rule.resolve(op, named());
@@ -1105,13 +1114,12 @@ std::function<Arrays(const Arrays&)> with_gradient(
   return mx::custom_function(forward, std::move(vjp), jvp, vmap);
 }
 
-Dtype DtypeRule::resolve(const char* op, const std::vector<Named>& args) const {
+Dtype DtypeRule::resolve(const char* op, const Operands& args) const {
   std::optional<Dtype> dtype;
-  for (const auto& [_, value] : args) {
-    if (value) {
-      dtype =
-          dtype ? mx::promote_types(*dtype, value->dtype()) : value->dtype();
-    }
+  for (const auto& arg : args) {
+    arg.each([&](const array& a) {
+      dtype = dtype ? mx::promote_types(*dtype, a.dtype()) : a.dtype();
+    });
   }
   if (!dtype) {
     fail(op, "At least one array is needed.", std::vector<Shown>());
@@ -1136,32 +1144,29 @@ Dtype DtypeRule::resolve(const char* op, const std::vector<Named>& args) const {
   fail(
       op,
       "dtype " + show(out) + " is not supported (supported: " + names + ").",
-      args);
+      shown(args));
 }
 
-void DtypeRule::require(const char* op, std::initializer_list<Operand> args)
-    const {
-  std::vector<Named> present;
+void DtypeRule::require(const char* op, const Operands& args) const {
+  Operands present;
   for (const auto& arg : args) {
-    for (size_t i = 0; i < arg.count; ++i) {
-      present.emplace_back(arg.name, arg.first[i]);
-    }
+    arg.each([&](const array& a) { present.emplace_back(arg.name, a); });
   }
   if (!present.empty()) {
     resolve(op, present);
   }
 }
 
-Dtype DtypeRule::resolve_sums(
-    const char* op,
-    Dtype dtype,
-    const std::vector<Named>& args) const {
+Dtype DtypeRule::resolve_sums(const char* op, Dtype dtype, const Operands& args)
+    const {
   auto sums = mx::promote_types(dtype, mx::float32);
   for (const auto& arg : args) {
-    if (arg.second && mx::promote_types(resolve(op, {arg}), sums) != sums) {
-      auto what = "dtype float64 is not supported with " + show(dtype) + ".";
-      fail(op, what, args);
-    }
+    arg.each([&](const array& a) {
+      if (mx::promote_types(resolve(op, {{arg.name, a}}), sums) != sums) {
+        auto what = "dtype float64 is not supported with " + show(dtype) + ".";
+        fail(op, what, shown(args));
+      }
+    });
   }
   return sums;
 }

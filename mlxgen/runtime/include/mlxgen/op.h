@@ -40,8 +40,7 @@ using Arrays = std::vector<array>;
 // Errors: `[op] Sentence. Got x: float32 (2, 3), ...`
 ///////////////////////////////////////////////////////////////////////////////
 
-/** An argument with its name, for messages. */
-using Named = std::pair<const char*, std::optional<array>>;
+/** A shown argument with its name, for messages. */
 using Shown = std::pair<const char*, std::string>;
 
 std::string show(const Shape& shape);
@@ -85,9 +84,6 @@ std::string show(const std::optional<T>& value) {
 
 [[noreturn]] void
 fail(const char* op, const std::string& what, const std::vector<Shown>& args);
-
-[[noreturn]] void
-fail(const char* op, const std::string& what, const std::vector<Named>& args);
 
 /**
  * Rethrow the exception that is being handled, with the operator's name at the
@@ -135,33 +131,27 @@ void require(
   }
 }
 
-/** Raise an error if a size is negative. */
-void require_lengths(const std::vector<Shape>& shapes);
-
 /**
  * Raise an error unless the inputs have one shape. They differ if a compiled
  * function is called with other shapes, which nothing broadcasts.
  */
 void require_one_shape(const char* op, const Arrays& inputs);
 
-/** The result of an op's shape rule, which errors show. */
-template <typename... Args>
-std::vector<Shape> shapes_of(
+std::vector<Shape> checked_shapes(
     const char* op,
-    std::vector<Shape> (*rule)(Args...),
-    std::initializer_list<const char*> names,
-    const std::type_identity_t<Args>&... args) {
-  try {
-    auto shapes = rule(args...);
-    require_lengths(shapes);
-    return shapes;
-  } catch (const std::exception& error) {
-    auto name = names.begin();
-    fail(
-        op,
-        error.what(),
-        std::initializer_list<Given>{given(*name++, args)...});
-  }
+    std::vector<Shape> (*call)(const void* rule),
+    const void* rule,
+    std::initializer_list<Given> args);
+
+/** The shapes of an operator's outputs; errors of the rule show its arguments.
+ */
+template <typename Rule, typename... Args>
+std::vector<Shape>
+shapes_of(const char* op, const Rule& rule, const Args&... args) {
+  auto call = [](const void* rule) {
+    return (*static_cast<const Rule*>(rule))();
+  };
+  return checked_shapes(op, call, &rule, std::initializer_list<Given>{args...});
 }
 
 /**
@@ -195,16 +185,36 @@ enum class Integers { to_float32, keep, error };
 
 /** An array argument with its name: one, none, or several. */
 struct Operand {
+  using Optionals = std::vector<std::optional<array>>;
+
   Operand(const char* name, const array& a) : name(name), first(&a), count(1) {}
   Operand(const char* name, const std::optional<array>& a)
       : name(name), first(a ? &*a : nullptr), count(a ? 1 : 0) {}
   Operand(const char* name, const Arrays& list)
       : name(name), first(list.data()), count(list.size()) {}
+  Operand(const char* name, const Optionals& list)
+      : name(name), optionals(&list) {}
+
+  /** Call f(array) for each array. */
+  template <typename F>
+  void each(F f) const {
+    for (size_t i = 0; i < count; ++i) {
+      f(first[i]);
+    }
+    for (size_t i = 0; optionals && i < optionals->size(); ++i) {
+      if ((*optionals)[i]) {
+        f(*(*optionals)[i]);
+      }
+    }
+  }
 
   const char* name;
-  const array* first;
-  size_t count;
+  const array* first = nullptr;
+  size_t count = 0;
+  const Optionals* optionals = nullptr;
 };
+
+using Operands = std::vector<Operand>;
 
 /** The dtypes that a group of arguments may have together. */
 struct DtypeRule {
@@ -215,17 +225,14 @@ struct DtypeRule {
     return std::find(allowed.begin(), allowed.end(), dtype) != allowed.end();
   }
 
-  Dtype resolve(const char* op, const std::vector<Named>& args) const;
+  Dtype resolve(const char* op, const Operands& args) const;
 
   /** Raise an error unless the present arrays have an allowed dtype together.
    */
-  void require(const char* op, std::initializer_list<Operand> args) const;
+  void require(const char* op, const Operands& args) const;
 
   /** The accumulator dtype for `dtype`, if no argument needs a wider one. */
-  Dtype resolve_sums(
-      const char* op,
-      Dtype dtype,
-      const std::vector<Named>& args) const;
+  Dtype resolve_sums(const char* op, Dtype dtype, const Operands& args) const;
 };
 
 /** The arrays of a list argument, among all inputs of a primitive. */
@@ -238,9 +245,6 @@ inline const std::vector<Dtype> floating{
     mx::bfloat16,
     mx::float32,
     mx::float64};
-
-/** A list of arrays with the name for messages. */
-std::vector<Named> named(const char* name, const Arrays& arrays);
 
 /**
  * Convert `a` to another dtype. An integer out of range becomes the nearest

@@ -13,6 +13,7 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -65,10 +66,64 @@ enum class Vmap {
   none,
 };
 
-template <typename Op>
-class Operator : public Primitive, public RowContiguousOutputs {
+/** The constants of an operator. */
+struct Rules {
+  const char* op;
+  Jvp jvp;
+  Vmap vmap;
+  bool uses_outputs;
+  bool has_gradient;
+  bool has_composite;
+};
+
+/** The parts of primitives that are compiled once, for all operators. */
+class OperatorBase : public Primitive, public RowContiguousOutputs {
  public:
   using Primitive::Primitive;
+
+  Arrays jvp(
+      const Arrays& primals,
+      const Arrays& tangents,
+      const std::vector<int>& argnums) override;
+
+  Arrays vjp(
+      const Arrays& primals,
+      const Arrays& cotangents,
+      const std::vector<int>& argnums,
+      const Arrays& outputs) override;
+
+  std::pair<Arrays, std::vector<int>> vmap(
+      const Arrays& inputs,
+      const std::vector<int>& axes) override;
+
+  /** Check inputs of other shapes, too. */
+  std::vector<Shape> output_shapes(const Arrays& inputs) override;
+
+  /** Outputs of kernels over views are; see Out. */
+  bool row_contiguous() override;
+
+  /** The gradient of the composite with respect to one input. */
+  array
+  composite_gradient(int arg, const Arrays& primals, const Arrays& cotangents);
+
+ private:
+  virtual Rules rules() const = 0;
+  // Members of the operator; rules() has those that exist.
+  virtual Arrays again(const Arrays& inputs) = 0;
+  virtual Arrays composition(const Arrays& inputs) = 0;
+  virtual Gradient gradient_of(
+      int arg,
+      const Arrays& primals,
+      const Arrays& cotangents,
+      const Arrays& outputs) = 0;
+
+  std::function<Arrays(const Arrays&)> forward();
+};
+
+template <typename Op>
+class Operator : public OperatorBase {
+ public:
+  using OperatorBase::OperatorBase;
 
   static constexpr Jvp kJvp = Jvp::vjp;
   static constexpr Vmap kVmap = Vmap::sequential;
@@ -85,87 +140,8 @@ class Operator : public Primitive, public RowContiguousOutputs {
     Op::dispatch.run(Backend::metal, *this, inputs, outputs);
   }
 
-  Arrays jvp(
-      const Arrays& primals,
-      const Arrays& tangents,
-      const std::vector<int>& argnums) override {
-    const auto& s = stream();
-    if constexpr (Op::kJvp == Jvp::gradient && has_gradient()) {
-      auto outputs = Op::kUsesOutputs ? again(primals) : Arrays();
-      auto term = [&](int arg, size_t i) -> Term {
-        auto one = gradient_of(arg, primals, {tangents[i]}, outputs);
-        return {one.argument, one.value ? Arrays{*one.value} : Arrays()};
-      };
-      return sum_of_terms(
-          Op::dispatch.op,
-          argnums,
-          term,
-          output_shapes(primals),
-          {primals[0].dtype()},
-          s);
-    } else if constexpr (Op::kJvp == Jvp::linear) {
-      return again(with_arguments(zeros_for(primals, s), argnums, tangents));
-    } else if constexpr (Op::kJvp == Jvp::composite) {
-      return composite_jvp(forward(), primals, tangents, argnums);
-    } else {
-      auto outputs = again(primals);
-      auto pullback = [&](const Arrays& cotangents) {
-        return this->vjp(primals, cotangents, argnums, outputs);
-      };
-      return jvp_from_vjp(pullback, outputs, tangents, s);
-    }
-  }
-
-  Arrays vjp(
-      const Arrays& primals,
-      const Arrays& cotangents,
-      const std::vector<int>& argnums,
-      const Arrays& outputs) override {
-    if constexpr (has_gradient()) {
-      auto gradient = [&](int arg) {
-        return gradient_of(arg, primals, cotangents, outputs);
-      };
-      return gradients(Op::dispatch.op, argnums, primals, gradient, stream());
-    } else if constexpr (has_composite()) {
-      return composite_vjp(forward(), primals, cotangents, argnums);
-    } else {
-      return Primitive::vjp(primals, cotangents, argnums, outputs);
-    }
-  }
-
-  std::pair<Arrays, std::vector<int>> vmap(
-      const Arrays& inputs,
-      const std::vector<int>& axes) override {
-    Arrays outputs;
-    if constexpr (Op::kVmap == Vmap::elementwise) {
-      outputs = again(batch_to_front(inputs, axes, stream()));
-    } else if constexpr (Op::kVmap == Vmap::batch) {
-      outputs = again(batch_in_front(inputs, axes, stream()));
-    } else if constexpr (Op::kVmap == Vmap::sequential) {
-      auto one = [this](const Arrays& element) { return again(element); };
-      outputs = vmap_sequential(one, inputs, axes, stream());
-    } else {
-      no_vmap(Op::dispatch.op);
-    }
-    return {outputs, std::vector<int>(outputs.size(), 0)};
-  }
-
-  /** Check inputs of other shapes, too. */
-  std::vector<Shape> output_shapes(const Arrays& inputs) override {
-    std::vector<Shape> shapes;
-    for (const auto& out : again(inputs)) {
-      shapes.push_back(out.shape());
-    }
-    return shapes;
-  }
-
   bool is_equivalent(const Primitive& other) const override {
     return same(self().state(), static_cast<const Op&>(other).state());
-  }
-
-  /** Outputs of kernels over views are; see Out. */
-  bool row_contiguous() override {
-    return stream().device == mx::Device::cpu;
   }
 
   std::tuple<> state() const {
@@ -199,12 +175,6 @@ class Operator : public Primitive, public RowContiguousOutputs {
     return whole ? outputs : mlxgen::stand_in(std::move(op), inputs, outputs);
   }
 
-  /** The gradient of the composite with respect to one input. */
-  array
-  composite_gradient(int arg, const Arrays& primals, const Arrays& cotangents) {
-    return composite_vjp(forward(), primals, cotangents, {arg})[0];
-  }
-
  private:
   Op& self() {
     return static_cast<Op&>(*this);
@@ -212,23 +182,33 @@ class Operator : public Primitive, public RowContiguousOutputs {
   const Op& self() const {
     return static_cast<const Op&>(*this);
   }
-  // Not inlined, so that they are compiled once, not in each caller.
-  [[gnu::noinline]] Arrays again(const Arrays& inputs) {
+  Rules rules() const override {
+    return {
+        Op::dispatch.op,
+        Op::kJvp,
+        Op::kVmap,
+        Op::kUsesOutputs,
+        has_gradient(),
+        has_composite()};
+  }
+  Arrays again(const Arrays& inputs) override {
     return self().apply(inputs);
   }
-  [[gnu::noinline]] Gradient gradient_of(
-      int arg,
-      const Arrays& primals,
-      const Arrays& cotangents,
-      const Arrays& outputs) {
-    return self().gradient(arg, primals, cotangents, outputs, stream());
+  Arrays composition([[maybe_unused]] const Arrays& inputs) override {
+    if constexpr (has_composite()) {
+      return self().composite(inputs);
+    }
+    return {};
   }
-  auto forward() {
-    return [this](const Arrays& inputs) {
-      auto outputs = self().composite(inputs);
-      return composed(
-          Op::dispatch.op, std::move(outputs), this->output_shapes(inputs));
-    };
+  Gradient gradient_of(
+      [[maybe_unused]] int arg,
+      [[maybe_unused]] const Arrays& primals,
+      [[maybe_unused]] const Arrays& cotangents,
+      [[maybe_unused]] const Arrays& outputs) override {
+    if constexpr (has_gradient()) {
+      return self().gradient(arg, primals, cotangents, outputs, stream());
+    }
+    return {""};
   }
 };
 

@@ -192,16 +192,19 @@ mx::array block_diag(
       "the arrays must have at most 2 axes.",
       mlxgen::given("arrays", arrays));
   auto stream = mx::to_stream(s);
-  auto dtype = kDtypes.resolve("block_diag", mlxgen::named("arrays", arrays));
+  auto dtype = kDtypes.resolve("block_diag", {{"arrays", arrays}});
   bool has_kernel = BlockDiag::dispatch.has_kernel(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(1);
   for (const auto& item : arrays) {
     inputs.push_back(mlxgen::ready(item, dtype, stream, has_kernel));
   }
   auto op =
       std::make_shared<BlockDiag>(stream, static_cast<int>(arrays.size()));
-  auto shapes =
-      mlxgen::shapes_of("block_diag", block_diag_shapes, {"arrays"}, arrays);
+  auto shapes = mlxgen::shapes_of(
+      "block_diag",
+      [&] { return block_diag_shapes(arrays); },
+      mlxgen::given("arrays", arrays));
   if (!has_kernel) {
     return BlockDiag::stand_in(op, inputs, shapes, {dtype})[0];
   }

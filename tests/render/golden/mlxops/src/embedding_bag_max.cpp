@@ -149,6 +149,7 @@ std::vector<mx::array> embedding_bag_max(
   auto dtype = kDtypes.resolve("embedding_bag_max", {{"weight", weight}});
   EmbeddingBagMax::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(3);
   inputs.push_back(mlxgen::ready(weight, dtype, stream));
   auto indices_dtype =
       kIndicesDtypes.resolve("embedding_bag_max", {{"indices", indices}});
@@ -162,11 +163,10 @@ std::vector<mx::array> embedding_bag_max(
   auto op = std::make_shared<EmbeddingBagMax>(stream, offsets.has_value());
   auto shapes = mlxgen::shapes_of(
       "embedding_bag_max",
-      embedding_bag_max_shapes,
-      {"weight", "indices", "offsets"},
-      weight,
-      indices,
-      offsets);
+      [&] { return embedding_bag_max_shapes(weight, indices, offsets); },
+      mlxgen::given("weight", weight),
+      mlxgen::given("indices", indices),
+      mlxgen::given("offsets", offsets));
   return mx::array::make_arrays(
       std::move(shapes), {dtype, mx::int32}, op, inputs);
 }

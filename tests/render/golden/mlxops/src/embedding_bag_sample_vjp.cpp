@@ -164,6 +164,7 @@ mx::array embedding_bag_sample_vjp(
       {{"cotangent", cotangent}, {"weight", weight}});
   EmbeddingBagSampleVjp::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(4);
   inputs.push_back(mlxgen::ready(cotangent, dtype, stream));
   inputs.push_back(mlxgen::ready(weight, dtype, stream));
   auto indices_dtype = kIndicesDtypes.resolve(
@@ -180,9 +181,8 @@ mx::array embedding_bag_sample_vjp(
       std::make_shared<EmbeddingBagSampleVjp>(stream, offsets.has_value());
   auto shapes = mlxgen::shapes_of(
       "embedding_bag_sample_vjp",
-      embedding_bag_sample_vjp_shapes,
-      {"indices"},
-      indices);
+      [&] { return embedding_bag_sample_vjp_shapes(indices); },
+      mlxgen::given("indices", indices));
   return mx::array(shapes[0], dtype, std::move(op), std::move(inputs));
 }
 

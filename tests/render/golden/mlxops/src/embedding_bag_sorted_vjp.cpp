@@ -221,6 +221,7 @@ mx::array embedding_bag_sorted_vjp(
       {{"cotangent", cotangent}, {"per_sample_weights", per_sample_weights}});
   EmbeddingBagSortedVjp::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(6);
   inputs.push_back(mlxgen::ready(cotangent, dtype, stream));
   auto indices_dtype = kIndicesDtypes.resolve(
       "embedding_bag_sorted_vjp", {{"indices", indices}});
@@ -253,10 +254,9 @@ mx::array embedding_bag_sorted_vjp(
       places.has_value());
   auto shapes = mlxgen::shapes_of(
       "embedding_bag_sorted_vjp",
-      embedding_bag_sorted_vjp_shapes,
-      {"cotangent", "rows"},
-      cotangent,
-      rows);
+      [&] { return embedding_bag_sorted_vjp_shapes(cotangent, rows); },
+      mlxgen::given("cotangent", cotangent),
+      mlxgen::given("rows", rows));
   return mx::array(shapes[0], dtype, std::move(op), std::move(inputs));
 }
 

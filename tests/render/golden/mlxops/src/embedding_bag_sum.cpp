@@ -192,6 +192,7 @@ mx::array embedding_bag_sum(
       {{"weight", weight}, {"per_sample_weights", per_sample_weights}});
   EmbeddingBagSum::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(4);
   inputs.push_back(mlxgen::ready(weight, dtype, stream));
   auto indices_dtype =
       kIndicesDtypes.resolve("embedding_bag_sum", {{"indices", indices}});
@@ -209,11 +210,10 @@ mx::array embedding_bag_sum(
       stream, mean, offsets.has_value(), per_sample_weights.has_value());
   auto shapes = mlxgen::shapes_of(
       "embedding_bag_sum",
-      embedding_bag_sum_shapes,
-      {"weight", "indices", "offsets"},
-      weight,
-      indices,
-      offsets);
+      [&] { return embedding_bag_sum_shapes(weight, indices, offsets); },
+      mlxgen::given("weight", weight),
+      mlxgen::given("indices", indices),
+      mlxgen::given("offsets", offsets));
   return mx::array(shapes[0], dtype, std::move(op), std::move(inputs));
 }
 

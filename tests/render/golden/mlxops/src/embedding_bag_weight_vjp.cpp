@@ -255,6 +255,7 @@ mx::array embedding_bag_weight_vjp(
       {{"cotangent", cotangent}, {"per_sample_weights", per_sample_weights}});
   bool has_kernel = EmbeddingBagWeightVjp::dispatch.has_kernel(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(5);
   inputs.push_back(mlxgen::ready(cotangent, dtype, stream, has_kernel));
   auto indices_dtype = kIndicesDtypes.resolve(
       "embedding_bag_weight_vjp", {{"indices", indices}});
@@ -286,10 +287,9 @@ mx::array embedding_bag_weight_vjp(
       places.has_value());
   auto shapes = mlxgen::shapes_of(
       "embedding_bag_weight_vjp",
-      embedding_bag_weight_vjp_shapes,
-      {"cotangent", "rows"},
-      cotangent,
-      rows);
+      [&] { return embedding_bag_weight_vjp_shapes(cotangent, rows); },
+      mlxgen::given("cotangent", cotangent),
+      mlxgen::given("rows", rows));
   if (!has_kernel) {
     return EmbeddingBagWeightVjp::stand_in(op, inputs, shapes, {dtype})[0];
   }

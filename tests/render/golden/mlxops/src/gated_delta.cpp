@@ -287,6 +287,7 @@ std::vector<mx::array> gated_delta(
   GatedDelta::dispatch.require(
       stream, dtype, [&]() -> mlxgen::Needs { return {{"D = Dk", Dk, 256}}; });
   std::vector<mx::array> inputs;
+  inputs.reserve(8);
   inputs.push_back(mlxgen::ready(q, dtype, stream));
   inputs.push_back(mlxgen::ready(k, dtype, stream));
   inputs.push_back(mlxgen::ready(v, dtype, stream));
@@ -311,8 +312,11 @@ std::vector<mx::array> gated_delta(
   }
   auto op = std::make_shared<GatedDelta>(
       stream, state.has_value(), mask.has_value(), cu_seqlens.has_value());
-  auto shapes =
-      mlxgen::shapes_of("gated_delta", gated_delta_shapes, {"q", "v"}, q, v);
+  auto shapes = mlxgen::shapes_of(
+      "gated_delta",
+      [&] { return gated_delta_shapes(q, v); },
+      mlxgen::given("q", q),
+      mlxgen::given("v", v));
   return mx::array::make_arrays(
       std::move(shapes),
       {dtype, mx::promote_types(dtype, mx::float32)},

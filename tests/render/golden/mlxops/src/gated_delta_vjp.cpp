@@ -377,6 +377,7 @@ std::vector<mx::array> gated_delta_vjp(
   GatedDeltaVjp::dispatch.require(
       stream, dtype, [&]() -> mlxgen::Needs { return {{"D = Dk", Dk, 256}}; });
   std::vector<mx::array> inputs;
+  inputs.reserve(10);
   inputs.push_back(mlxgen::ready(q, dtype, stream));
   inputs.push_back(mlxgen::ready(k, dtype, stream));
   inputs.push_back(mlxgen::ready(v, dtype, stream));
@@ -414,14 +415,13 @@ std::vector<mx::array> gated_delta_vjp(
       cu_seqlens.has_value());
   auto shapes = mlxgen::shapes_of(
       "gated_delta_vjp",
-      gated_delta_vjp_shapes,
-      {"q", "v", "g", "grad_last", "block", "chunk"},
-      q,
-      v,
-      g,
-      grad_last,
-      block,
-      chunk);
+      [&] { return gated_delta_vjp_shapes(q, v, g, grad_last, block, chunk); },
+      mlxgen::given("q", q),
+      mlxgen::given("v", v),
+      mlxgen::given("g", g),
+      mlxgen::given("grad_last", grad_last),
+      mlxgen::given("block", block),
+      mlxgen::given("chunk", chunk));
   return mx::array::make_arrays(
       std::move(shapes),
       {mx::promote_types(dtype, mx::float32),

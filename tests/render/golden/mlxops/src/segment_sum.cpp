@@ -177,6 +177,7 @@ mx::array segment_sum(
   auto dtype = kDtypes.resolve("segment_sum", {{"x", x}});
   bool has_kernel = SegmentSum::dispatch.has_kernel(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(2);
   inputs.push_back(mlxgen::ready(x, dtype, stream, has_kernel));
   auto segment_ids_dtype =
       kSegmentIdsDtypes.resolve("segment_sum", {{"segment_ids", segment_ids}});
@@ -185,10 +186,9 @@ mx::array segment_sum(
   auto op = std::make_shared<SegmentSum>(stream, num_segments);
   auto shapes = mlxgen::shapes_of(
       "segment_sum",
-      segment_sum_shapes,
-      {"x", "num_segments"},
-      x,
-      num_segments);
+      [&] { return segment_sum_shapes(x, num_segments); },
+      mlxgen::given("x", x),
+      mlxgen::given("num_segments", num_segments));
   if (!has_kernel) {
     return SegmentSum::stand_in(op, inputs, shapes, {dtype})[0];
   }

@@ -133,6 +133,7 @@ mx::array segment_sum_sorted(
   auto dtype = kDtypes.resolve("segment_sum_sorted", {{"x", x}});
   SegmentSumSorted::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(3);
   inputs.push_back(mlxgen::ready(x, dtype, stream));
   auto segment_ids_dtype = kSegmentIdsDtypes.resolve(
       "segment_sum_sorted", {{"segment_ids", segment_ids}});
@@ -143,10 +144,9 @@ mx::array segment_sum_sorted(
   auto op = std::make_shared<SegmentSumSorted>(stream, num_segments);
   auto shapes = mlxgen::shapes_of(
       "segment_sum_sorted",
-      segment_sum_sorted_shapes,
-      {"x", "num_segments"},
-      x,
-      num_segments);
+      [&] { return segment_sum_sorted_shapes(x, num_segments); },
+      mlxgen::given("x", x),
+      mlxgen::given("num_segments", num_segments));
   return mx::array(shapes[0], dtype, std::move(op), std::move(inputs));
 }
 

@@ -120,6 +120,7 @@ mx::array sequence_marks(
   auto dtype = kDtypes.resolve("sequence_marks", {{"like", like_arg}});
   SequenceMarks::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(2);
   auto cu_seqlens_dtype =
       kCuSeqlensDtypes.resolve("sequence_marks", {{"cu_seqlens", cu_seqlens}});
   inputs.push_back(mlxgen::ready(cu_seqlens, cu_seqlens_dtype, stream));
@@ -127,10 +128,9 @@ mx::array sequence_marks(
   auto op = std::make_shared<SequenceMarks>(stream, axis, reverse);
   auto shapes = mlxgen::shapes_of(
       "sequence_marks",
-      sequence_marks_shapes,
-      {"like", "axis"},
-      like_arg,
-      axis);
+      [&] { return sequence_marks_shapes(like_arg, axis); },
+      mlxgen::given("like", like_arg),
+      mlxgen::given("axis", axis));
   return mx::array(shapes[0], mx::int32, std::move(op), std::move(inputs));
 }
 

@@ -88,13 +88,16 @@ mx::array spread_parts(
   auto dtype = kDtypes.resolve("spread_parts", {{"sums", sums}});
   SpreadParts::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(2);
   inputs.push_back(mlxgen::ready(sums, dtype, stream));
   auto like_arg_dtype =
       kLikeArgDtypes.resolve_sums("spread_parts", dtype, {{"like", like_arg}});
   inputs.push_back(mlxgen::ready(like_arg, like_arg_dtype, stream));
   auto op = std::make_shared<SpreadParts>(stream);
   auto shapes = mlxgen::shapes_of(
-      "spread_parts", spread_parts_shapes, {"like"}, like_arg);
+      "spread_parts",
+      [&] { return spread_parts_shapes(like_arg); },
+      mlxgen::given("like", like_arg));
   return mx::array(shapes[0], inputs[1].dtype(), std::move(op), inputs);
 }
 

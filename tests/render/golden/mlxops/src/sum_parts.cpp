@@ -90,12 +90,15 @@ sum_parts(const mx::array& x, const mx::array& like_arg, mx::StreamOrDevice s) {
   auto dtype = kDtypes.resolve("sum_parts", {{"like", like_arg}});
   SumParts::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(2);
   auto x_dtype = kXDtypes.resolve_sums("sum_parts", dtype, {{"x", x}});
   inputs.push_back(mlxgen::ready(x, x_dtype, stream));
   inputs.push_back(mlxgen::ready(like_arg, dtype, stream));
   auto op = std::make_shared<SumParts>(stream);
-  auto shapes =
-      mlxgen::shapes_of("sum_parts", sum_parts_shapes, {"like"}, like_arg);
+  auto shapes = mlxgen::shapes_of(
+      "sum_parts",
+      [&] { return sum_parts_shapes(like_arg); },
+      mlxgen::given("like", like_arg));
   return mx::array(shapes[0], inputs[1].dtype(), std::move(op), inputs);
 }
 

@@ -144,11 +144,14 @@ mx::array all_types(
   auto dtype = kDtypes.resolve("all_types", {{"x", x}});
   AllTypes::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(1);
   inputs.push_back(mlxgen::ready(x, dtype, stream));
   auto op = std::make_shared<AllTypes>(
       stream, a, n, flag, text, mode, list, shape, axes, dtype_arg, maybe);
-  auto shapes =
-      mlxgen::shapes_of("all_types", all_types_shapes, {"shape"}, shape);
+  auto shapes = mlxgen::shapes_of(
+      "all_types",
+      [&] { return all_types_shapes(shape); },
+      mlxgen::given("shape", shape));
   return mx::array(shapes[0], dtype, std::move(op), std::move(inputs));
 }
 

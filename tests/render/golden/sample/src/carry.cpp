@@ -102,6 +102,7 @@ std::vector<mx::array> carry(
   auto dtype = kDtypes.resolve("carry", {{"x", x}});
   Carry::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(2);
   inputs.push_back(mlxgen::ready(x, dtype, stream));
   auto state_dtype =
       kStateDtypes.resolve_sums("carry", dtype, {{"state", state}});
@@ -109,7 +110,8 @@ std::vector<mx::array> carry(
     inputs.push_back(mlxgen::ready(*state, state_dtype, stream));
   }
   auto op = std::make_shared<Carry>(stream, state.has_value());
-  auto shapes = mlxgen::shapes_of("carry", carry_shapes, {"x"}, x);
+  auto shapes = mlxgen::shapes_of(
+      "carry", [&] { return carry_shapes(x); }, mlxgen::given("x", x));
   return mx::array::make_arrays(
       std::move(shapes),
       {dtype, mx::promote_types(dtype, mx::float32)},

@@ -84,9 +84,11 @@ mx::array count_bits(const mx::array& x, mx::StreamOrDevice s) {
   auto dtype = kDtypes.resolve("count_bits", {{"x", x}});
   CountBits::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(1);
   inputs.push_back(mlxgen::ready(x, dtype, stream));
   auto op = std::make_shared<CountBits>(stream);
-  auto shapes = mlxgen::shapes_of("count_bits", count_bits_shapes, {});
+  auto shapes =
+      mlxgen::shapes_of("count_bits", [&] { return count_bits_shapes(); });
   return mx::array(shapes[0], dtype, std::move(op), std::move(inputs));
 }
 

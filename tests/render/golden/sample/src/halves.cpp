@@ -74,9 +74,11 @@ std::vector<mx::array> halves(const mx::array& x, mx::StreamOrDevice s) {
   auto dtype = kDtypes.resolve("halves", {{"x", x}});
   Halves::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(1);
   inputs.push_back(mlxgen::ready(x, dtype, stream));
   auto op = std::make_shared<Halves>(stream);
-  auto shapes = mlxgen::shapes_of("halves", halves_shapes, {"x"}, x);
+  auto shapes = mlxgen::shapes_of(
+      "halves", [&] { return halves_shapes(x); }, mlxgen::given("x", x));
   return mx::array::make_arrays(std::move(shapes), {dtype, dtype}, op, inputs);
 }
 

@@ -82,14 +82,16 @@ const mlxgen::Dispatch Join::dispatch(
 
 mx::array join(const std::vector<mx::array>& xs, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
-  auto dtype = kDtypes.resolve("join", mlxgen::named("xs", xs));
+  auto dtype = kDtypes.resolve("join", {{"xs", xs}});
   Join::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(1);
   for (const auto& item : xs) {
     inputs.push_back(mlxgen::ready(item, dtype, stream));
   }
   auto op = std::make_shared<Join>(stream, static_cast<int>(xs.size()));
-  auto shapes = mlxgen::shapes_of("join", join_shapes, {"xs"}, xs);
+  auto shapes = mlxgen::shapes_of(
+      "join", [&] { return join_shapes(xs); }, mlxgen::given("xs", xs));
   return mx::array(shapes[0], dtype, std::move(op), std::move(inputs));
 }
 

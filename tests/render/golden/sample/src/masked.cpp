@@ -176,12 +176,14 @@ mx::array masked(
   auto dtype = kDtypes.resolve("masked", {{"x", x}, {"mask", mask}});
   bool has_kernel = Masked::dispatch.has_kernel(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(2);
   inputs.push_back(mlxgen::ready(x, dtype, stream, has_kernel));
   if (mask) {
     inputs.push_back(mlxgen::ready(*mask, dtype, stream, has_kernel));
   }
   auto op = std::make_shared<Masked>(stream, mask_mode, fill, mask.has_value());
-  auto shapes = mlxgen::shapes_of("masked", masked_shapes, {"x"}, x);
+  auto shapes = mlxgen::shapes_of(
+      "masked", [&] { return masked_shapes(x); }, mlxgen::given("x", x));
   if (!has_kernel) {
     return Masked::stand_in(op, inputs, shapes, {dtype})[0];
   }

@@ -132,12 +132,14 @@ std::vector<mx::array> norm(
   auto dtype = kDtypes.resolve("norm", {{"x", x}, {"weight", weight}});
   bool has_kernel = Norm::dispatch.has_kernel(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(2);
   inputs.push_back(mlxgen::ready(x, dtype, stream, has_kernel));
   if (weight) {
     inputs.push_back(mlxgen::ready(*weight, dtype, stream, has_kernel));
   }
   auto op = std::make_shared<Norm>(stream, eps, weight.has_value());
-  auto shapes = mlxgen::shapes_of("norm", norm_shapes, {"x"}, x);
+  auto shapes = mlxgen::shapes_of(
+      "norm", [&] { return norm_shapes(x); }, mlxgen::given("x", x));
   if (!has_kernel) {
     return Norm::stand_in(op, inputs, shapes, {dtype, mx::float32});
   }

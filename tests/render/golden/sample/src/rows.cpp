@@ -78,9 +78,11 @@ mx::array rows(const mx::array& x, int n, mx::StreamOrDevice s) {
         return {{"N = x.shape[-1]", mlxgen::dim(x, -1), 16}, {"M = n", n, 1}};
       });
   std::vector<mx::array> inputs;
+  inputs.reserve(1);
   inputs.push_back(mlxgen::ready(x, dtype, stream, has_kernel));
   auto op = std::make_shared<Rows>(stream, n);
-  auto shapes = mlxgen::shapes_of("rows", rows_shapes, {"x"}, x);
+  auto shapes = mlxgen::shapes_of(
+      "rows", [&] { return rows_shapes(x); }, mlxgen::given("x", x));
   if (!has_kernel) {
     return Rows::stand_in(op, inputs, shapes, {dtype})[0];
   }

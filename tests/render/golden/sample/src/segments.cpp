@@ -103,12 +103,16 @@ mx::array segments(
   auto dtype = kDtypes.resolve("segments", {{"x", x}});
   Segments::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(2);
   inputs.push_back(mlxgen::ready(x, dtype, stream));
   auto ids_dtype = kIdsDtypes.resolve("segments", {{"ids", ids}});
   inputs.push_back(mlxgen::ready(ids, ids_dtype, stream));
   auto op = std::make_shared<Segments>(stream, count);
-  auto shapes =
-      mlxgen::shapes_of("segments", segments_shapes, {"x", "count"}, x, count);
+  auto shapes = mlxgen::shapes_of(
+      "segments",
+      [&] { return segments_shapes(x, count); },
+      mlxgen::given("x", x),
+      mlxgen::given("count", count));
   return mx::array(shapes[0], dtype, std::move(op), std::move(inputs));
 }
 

@@ -78,9 +78,10 @@ mx::array total(const mx::array& x, mx::StreamOrDevice s) {
   auto dtype = kDtypes.resolve("total", {{"x", x}});
   Total::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
+  inputs.reserve(1);
   inputs.push_back(mlxgen::ready(x, dtype, stream));
   auto op = std::make_shared<Total>(stream);
-  auto shapes = mlxgen::shapes_of("total", total_shapes, {});
+  auto shapes = mlxgen::shapes_of("total", [&] { return total_shapes(); });
   return mx::array(shapes[0], inputs[0].dtype(), std::move(op), inputs);
 }
 
