@@ -110,7 +110,7 @@ class Builder:
         command[at], command[command.index("-c") + 1] = new, str(source)
         command = [f"-I{copy}" if part == f"-I{csrc}" else part for part in command]
         command += ["-include", str(_CHANGES), "-O1", "-w"]
-        # A source beside a header compiles its functions, for all operators.
+        # A source next to a header compiles its functions, for all operators.
         for path in (path.with_suffix(".cpp") for path in sources):
             if other := self.commands.get(csrc / path):
                 command += ["-include", str(copy / path)]
