@@ -139,6 +139,16 @@ def test_qr(n, dtype):
 
 
 @each_dtype
+@pytest.mark.parametrize("sign", [1, -1])
+def test_qr_of_numbers_whose_squares_overflow(sign, dtype):
+    large = {mx.float32: 1e30, mx.float64: 1e200}[dtype]
+    a = np.array([[[sign * large, 1], [1, 2], [0.5, 3]], [[1, 2], [sign * large, 1], [-1, 3]]])
+    q, r = ops.qr(mx.array(a, dtype))
+    close(q @ r / large, a / large, dtype)
+    close(mx.swapaxes(q, 1, 2) @ q, np.broadcast_to(np.eye(2), (2, 2, 2)), dtype)
+
+
+@each_dtype
 @pytest.mark.parametrize("n", SIZES)
 def test_eigh(n, dtype):
     for batch in BATCHES:

@@ -77,6 +77,17 @@ def test_rows_of_any_length(words, options):
     assert_near(gradient, wanted_gradient, 1e-5)
 
 
+@pytest.mark.parametrize("words", [9, 70, 1100])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float64], ids=str)
+def test_probabilities_of_nearly_one(dtype, words):
+    """Losses far below epsilon have all their digits, wherever the target is."""
+    places = [0, words // 2, words - 1]
+    z = np.zeros((3, words))
+    z[range(3), places] = 50
+    out = mlxops.nn.cross_entropy(mx.array(z, dtype), mx.array(places), reduction="none")
+    np.testing.assert_allclose(to_numpy(out), (words - 1) * np.exp(-50.0), 2e-6)
+
+
 def test_infinite_logits():
     """The results are those of torch 2.13.0."""
     inf = np.inf

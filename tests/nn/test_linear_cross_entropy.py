@@ -214,6 +214,17 @@ def test_large_bias():
     check(mx.float32, arrays, (x_, weight_, bias_), targets)
 
 
+@pytest.mark.parametrize("words", [9, 70, 2100])
+def test_probabilities_of_nearly_one(words):
+    """Losses far below epsilon have all their digits, wherever the target is."""
+    places = [0, words // 2, words - 1]
+    weight = np.zeros((words, 3))
+    weight[places, range(3)] = 50
+    args = mx.array(np.eye(3), mx.float32), mx.array(weight, mx.float32), mx.array(places)
+    out = mlxops.nn.linear_cross_entropy(*args, reduction="none")
+    np.testing.assert_allclose(to_numpy(out), (words - 1) * np.exp(-50.0), 2e-6)
+
+
 def test_large_and_infinite_logits():
     x = mx.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     weight = mx.array([[200.0, -100.0], [0.0, 100.0], [-300.0, 0.0]])
@@ -396,6 +407,20 @@ def test_second_derivatives(options):
     gradcheck(lambda x: loss(x, weight), x, checks=("second", "jvp"))
     gradcheck(lambda weight: loss(x, weight), weight, checks=("second",))
     gradcheck(lambda bias: loss(x, weight, bias), bias, checks=("second",))
+
+
+@pytest.mark.parametrize("argnum", [0, 1, 2])
+def test_second_derivatives_of_one_gradient(argnum):
+    arrays, _, targets = inputs(mx.float64, (4,), 3, 5)
+    targets = mx.array(targets)
+
+    def penalty(loss):
+        return mx.grad(lambda *a: (mx.grad(loss, argnum)(*a) ** 2).sum(), (0, 1, 2))(*arrays)
+
+    got = penalty(lambda x, w, b: mlxops.nn.linear_cross_entropy(x, w, targets, b))
+    wanted = penalty(lambda x, w, b: mlxops.nn.cross_entropy(x @ w.T + b, targets))
+    for g, w in zip(got, wanted, strict=True):
+        assert_near(g, to_numpy(w), 1e-12)
 
 
 def test_second_derivatives_of_one_row_and_of_axes(dtype):

@@ -38,6 +38,9 @@ def inputs(dtype, mode, rows=(3, 4), depth=64, words=9, ignore_index=-100, **_):
     weight = [*parts, *[None] * (3 - len(parts))]
     targets = np.random.default_rng(1).integers(0, words, rows)
     targets.reshape(-1)[1::5] = ignore_index
+    edge = 2**20 // depth  # the first word of the second block
+    if words > edge:
+        targets.reshape(-1)[[0, 2, 3, 4]] = edge - 2, edge - 1, edge, words - 1
     return (x, weight, bias), (x_, weight_, bias_), targets
 
 
