@@ -380,3 +380,20 @@ def test_errors(op):
     ):
         with pytest.raises(ValueError, match=rf"^\[quantized_linear_{op}\] {message}"):
             quantized(op)(*given, **options)
+
+
+def test_a_layer_without_inputs():
+    """The logits of the student are its bias."""
+    x, weight, bias = mx.zeros((3, 0)), mx.zeros((5, 0)), mx.arange(5.0)
+    target, target_weight = mx.ones((3, 2)), mx.arange(10.0).reshape(5, 2) / 4
+
+    def loss(x, bias):
+        student, teacher = (x, weight, None, None), (target, target_weight, None, None)
+        return mlxops.nn.quantized_linear_kl_div_loss(*student, *teacher, bias=bias)
+
+    got, (of_x, of_bias) = mx.value_and_grad(loss, argnums=(0, 1))(x, bias)
+    logits = mx.broadcast_to(bias, (3, 5)), target @ target_weight.T
+    wanted, of_logits = mx.value_and_grad(mlxops.nn.kl_div_loss)(*logits)
+    assert of_x.shape == (3, 0)
+    np.testing.assert_allclose(got, wanted, 1e-5)
+    np.testing.assert_allclose(of_bias, of_logits.sum(0), 1e-5, 1e-6)
