@@ -119,9 +119,9 @@ def test_gradients(dtype, op, size):
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("size", [(1, 2, 300), (1, 2, 530), (2, 9, 130)], ids=str)
+@pytest.mark.parametrize("size", [(1, 2, 300), (1, 2, 530), (1, 17, 40)], ids=str)
 def test_gradients_of_many_units(op, size):
-    """On Metal, `parts` is then three or one. On the CPU, a thread computes several blocks."""
+    """`parts` is three or one on Metal, and then a thread of the CPU computes two blocks."""
     check_gradients(op, mx.float32, size)
 
 
