@@ -313,7 +313,7 @@ def test_compiled(name):
 
 @pytest.mark.parametrize("sequences", [False, True])
 @pytest.mark.parametrize("size", [(0, 4, 3, 2), (2, 0, 3, 2), (2, 4, 0, 2), (2, 0, 3, 1)], ids=str)
-@pytest.mark.parametrize("op", ["selective_scan", "causal_conv1d"])
+@pytest.mark.parametrize("op", ["selective_scan", "causal_conv1d", "gated_delta"])
 def test_no_elements(op, size, sequences):
     """Derivatives of empty arrays; MLX cannot select from no elements."""
     batch, steps, channels, states = size
@@ -327,6 +327,13 @@ def test_no_elements(op, size, sequences):
             "C": (batch, steps, states),
         },
         "causal_conv1d": {"x": at, "weight": (channels, states)},
+        "gated_delta": {
+            "q": (batch, steps, 2, states),
+            "k": (batch, steps, 2, states),
+            "v": (batch, steps, 2, channels),
+            "g": (batch, steps, 2),
+            "beta": (batch, steps, 2),
+        },
     }[op]
     given = {"cu_seqlens": mx.array([0, steps, steps])} if sequences else {}
     case = Case(partial(getattr(mlxops.nn, op), **given), shapes)
