@@ -90,8 +90,8 @@ def generate(
         files = package_files(made, settings, sources.metal_text, as_before)
         if not diags.ok:
             return None
-        if len(diags):
-            after.key = ""  # the next run must repeat the warnings
+        if len(diags) or not sources.covered:
+            after.key = ""  # the next run must repeat the warnings, or read files elsewhere again
         project = settings.root / "pyproject.toml"
         paths = [*[project] * project.is_file(), settings.yaml, *kernel_files(settings)]
         paths += [found.table for use in settings.uses if (found := find(use.name))]

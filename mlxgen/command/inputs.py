@@ -19,7 +19,7 @@ MLXGEN = Path(__file__).resolve().parents[1]
 # The files of mlxgen that its output and builds depend on; the emulator tracks its own files.
 _OWN = """*.py */*.py */*.txt formula/data/* render/templates/**/* package/cmake/**/* runtime/**/*.h
     runtime/**/*.cpp""".split()  # noqa: SIM905
-_KERNELS = ("**/*.h", "**/*.cpp", "**/*.metal")
+_KERNELS = "**/*"  # an included file can have any ending
 
 
 def digest(*parts: object) -> str:
@@ -46,7 +46,7 @@ def contents(root: Path, *patterns: str) -> Iterator[bytes]:
 
 def kernel_files(settings: Settings) -> list[Path]:
     """Return the hand-written C++ and Metal files."""
-    return sorted({p for at in (settings.csrc, settings.metal) for p in files(at, *_KERNELS)})
+    return sorted({p for at in (settings.csrc, settings.metal) for p in files(at, _KERNELS)})
 
 
 @cache
@@ -61,7 +61,7 @@ def base_hash(settings: Settings, *more: object) -> str:
     These are mlxgen, MLX, the settings, the kernels, and the operators of used packages.
     """
     mlx = mlx_include() or Path()
-    kernels = (contents(at, *_KERNELS) for at in (settings.csrc, settings.metal))
+    kernels = (contents(at, _KERNELS) for at in (settings.csrc, settings.metal))
     texts = (part for found in (contents(mlx, "mlx/version.h"), *kernels) for part in found)
     used = [found and found.digest for found in map(find, (use.name for use in settings.uses))]
     return digest(mlxgen_hash(), str(mlx), settings, more, used, *texts)

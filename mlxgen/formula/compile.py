@@ -474,8 +474,9 @@ class Compiler(Lists):
     def check_package(self, node: ast.Name, name: str) -> None:
         """Report an unknown name in front of what only a package can contain."""
         scope, api = self.scope, self.scope.api
-        known = {*VALUES, *scope.lengths, *scope.ops, *scope.overloads, *scope.unsized}
-        if name not in {*api.attributes, *api.methods, "at"} and node.id not in known:
+        known = VALUES, scope.lengths, scope.ops, scope.overloads, scope.unsized
+        is_known = any(node.id in names for names in known)
+        if name not in {*api.attributes, *api.methods, "at"} and not is_known:
             self.not_cotangent(node.id, node)
             if not (api.is_function(node.id) or did_you_mean(node.id, scope.names)):
                 raise Wrong("unknown_package", node, name=node.id)

@@ -118,7 +118,7 @@ class Scope(NamedTuple):
 
     names: Mapping[str, Name]  # arguments, grad, result, constants...
     ops: Mapping[str, Signature]  # other entries, by name
-    op_cpp: Mapping[str, str]  # their C++ names
+    namespace: str  # of their functions in C++
     overloads: Mapping[str, Sequence[str]] = {}  # entries that share a Python name, in order
     stream: bool = True  # without a stream, array operations are not allowed
     release: str | None = None  # MLX's release; None: the newest known
@@ -398,7 +398,8 @@ class Translator:
     def call_op(self, name: str, args: Args) -> Value:
         """Translate the call of another entry of the file."""
         self.used.append(("ops", name))
-        value, bound = self.call_function(name, self.scope.ops[name], self.scope.op_cpp[name], args)
+        cpp = f"{self.scope.namespace}::{name}"
+        value, bound = self.call_function(name, self.scope.ops[name], cpp, args)
         return self.note_op(value, partial(self.scope.degrees, name), bound)
 
     def call_used(self, name: str, node: ast.Call) -> Value:

@@ -45,8 +45,11 @@ class Excerpt(NamedTuple):
 
     @property
     def content(self) -> str:
-        """The text without empty lines, which only move other lines."""
-        return "\n".join(line.rstrip() for line in self.text.splitlines() if line.strip())
+        """The text without empty lines around it, which only move it.
+
+        Empty lines inside can belong to a string, in YAML and in C++.
+        """
+        return self.text.strip("\n")
 
 
 class Request(NamedTuple):

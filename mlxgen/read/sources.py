@@ -142,6 +142,14 @@ class Sources:
         mlx = [self.mlx_include] if self.mlx_include else []
         return [self.settings.metal, self.settings.csrc, Path(OWN_INCLUDES), *mlx]
 
+    @property
+    def covered(self) -> bool:
+        """True if all files that were read are in folders whose contents runs hash."""
+        folders = tuple(os.path.join(os.path.abspath(path), "") for path in self.metal_includes)
+        readers = (self.cpp.reader, self.metal.reader)
+        read = {os.path.abspath(path) for reader in readers for path in reader.texts}
+        return all(path.startswith(folders) for path in read)
+
     def _metal_text(self, include: str, shared: bool) -> str:
         """Return a .metal file, or (`shared`) a header in csrc, with its includes inlined."""
         folder = self.settings.csrc if shared else self.settings.metal

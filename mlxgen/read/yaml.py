@@ -208,6 +208,11 @@ class Entry:
         """The line of its beginning."""
         return int(self.node.start_mark.line) + 1
 
+    @property
+    def start(self) -> tuple[int, int]:
+        """The line and column of its beginning."""
+        return self.line, int(self.node.start_mark.column) + 1
+
     def span(self, path: KeyPath = (), key: bool = False) -> Span:
         """Return the location of the value (or, with ``key``, of the key) at ``path``.
 

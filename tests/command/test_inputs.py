@@ -24,13 +24,12 @@ def test_project(tmp_path: Path) -> None:
     settings = project.settings(tmp_path / "mlx_ops.yaml")
     hashes = {inputs.base_hash(settings)}
     kernels = settings._replace(csrc=tmp_path / "csrc", metal=tmp_path / "metal")
-    for name in ("csrc/a.h", "csrc/inside/b.cpp", "metal/c.metal"):
+    for name in ("csrc/a.h", "csrc/inside/b.cpp", "csrc/included.inl", "metal/c.metal"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         for text in ("", "// A comment.\n"):
             (tmp_path / name).write_text(text)
             hashes.add(inputs.base_hash(kernels))
     hashes.add(inputs.base_hash(kernels, "more"))
-    assert len(hashes) == 8
-    (tmp_path / "csrc" / "notes.txt").touch()
-    assert inputs.base_hash(kernels) in hashes
-    assert len(inputs.kernel_files(kernels)) == 3
+    assert len(hashes) == 10
+    assert inputs.base_hash(kernels, "more") in hashes
+    assert len(inputs.kernel_files(kernels)) == 4

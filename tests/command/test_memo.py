@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -19,7 +20,7 @@ from mlxgen.command.write import MANIFEST, Manifest
 from mlxgen.diagnostics import Diagnostics
 
 YAML = "mlx_ops.yaml"
-EDITS = 25
+EDITS = int(os.environ.get("MEMO_EDITS", "25"))  # of each seed; 500 for 2,000 edits
 
 # Some names are those of MLX's functions that other entries call.
 NEW = """
@@ -34,6 +35,30 @@ ANCHORED = """
 - name: anchored_too
   signature: "anchored_too(x: array) -> array"
   composite: *c
+"""
+NOISE = """
+- name: noise
+  signature: "noise(x: array) -> array"
+  composite: {formula}
+- signature: "both(x: array) -> array"
+  composite: noise(x) - noise(x)
+"""
+PART = """#pragma once
+#define PART {params}
+"""
+CALLS_PART = """#pragma once
+#include "part.inl"
+namespace ops {
+template <typename T>
+T part(PART) {
+  return x;
+}
+}  // namespace ops
+"""
+PARTS = """
+- signature: "part(x: array) -> array"
+  dispatch: {cpu: part}
+  grad: {x: grad}
 """
 NAMES = ("extra", "tanh", "square", "zeros_like", "sum", "full", "softcap", "helper_too", "Square")
 FORMULAS = ("x + x", "softcap(x)", "tanh(x)", "helper_too(x)", "mx.square(x)", "dense(x, x)", "y")
@@ -71,7 +96,7 @@ class Edits:
         self.name = "ops"
         self.kinds: list[Callable[[], None]] = [self.entry] * 8
         self.kinds += [self.add, self.remove, self.move, self.comment, self.doc, self.anchor] * 2
-        self.kinds += [self.shadow, self.signature] * 3
+        self.kinds += [self.shadow, self.signature, self.tag, self.noise, self.part] * 3
         self.kinds += [self.cpp, self.metal, self.settings, self.output, self.undo]
 
     def edit(self) -> None:
@@ -130,6 +155,28 @@ class Edits:
         text = re.sub(r"\n- name: anchored.*?(?=\n- |\Z)", "", self.read(YAML), flags=re.DOTALL)
         formula = self.random.choice(FORMULAS)
         self.write(YAML, text + ANCHORED.format(formula=formula))
+
+    def tag(self) -> None:
+        """Remove an entry from Python, or put it back."""
+        parts = entries(self.read(YAML))
+        at = self.random.randrange(1, len(parts))
+        line = "  tags: [internal]\n"
+        part = parts[at].rstrip("\n") + "\n"
+        parts[at] = part.replace(line, "") if line in part else part + line
+        self.write(YAML, "".join(parts))
+
+    def noise(self) -> None:
+        """Make an entry that is called twice deterministic, or random."""
+        text = re.sub(r"\n- name: noise.*?(?=\n- name|\Z)", "", self.read(YAML), flags=re.DOTALL)
+        formula = self.random.choice(("x + x", "twice(x)", "x + mx.random.normal(x.shape)"))
+        self.write(YAML, text + NOISE.format(formula=formula))
+
+    def part(self) -> None:
+        """Change a file of another ending that a header includes."""
+        text = self.read(YAML)
+        self.write("csrc/part.h", CALLS_PART)
+        self.write("csrc/part.inl", PART.format(params=self.random.choice(("T x", "T x, T y"))))
+        self.write(YAML, text if PARTS in text else text + PARTS)
 
     def cpp(self) -> None:
         text = self.read("csrc/kernels.h")
@@ -283,3 +330,52 @@ def test_headers_outside_of_the_project(tmp_path: Path) -> None:
         generate.generate(project.settings(folder / YAML), folder / "out", diags)
         codes.append([item.code for item in diags.sorted()])
     assert codes == [[], ["MG503"]]
+
+
+def test_two_entries_on_one_line(tmp_path: Path) -> None:
+    """Each entry gets its own output."""
+    folder = tmp_path / "project"
+    shutil.copytree(project.HERE, folder)
+    entry = '{{name: {name}, signature: "{name}(x: array) -> array", composite: {formula}}}'
+    for formula in ("x + x", "x * x"):
+        first, second = (entry.format(name=name, formula=formula) for name in "ab")
+        (folder / YAML).write_text(f"[{first}, {second}]")
+        diags = Diagnostics()
+        generate.generate(project.settings(folder / YAML), folder / "out", diags)
+        assert diags.ok, diags.render_text()
+        sources = [(folder / f"out/src/{name}.cpp").read_text() for name in "ab"]
+        assert [("mx::square" in text or "multiply" in text) for text in sources] == [
+            formula == "x * x"
+        ] * 2
+        assert ["a(" in sources[0], "b(" in sources[1]] == [True, True]
+
+
+def test_included_file_of_any_ending(tmp_path: Path) -> None:
+    """Nothing is up to date after an edit of a file that a header includes."""
+    folder = tmp_path / "project"
+    shutil.copytree(project.HERE, folder)
+    edits = Edits(folder, 0)
+    edits.part()
+    codes = []
+    for params in ("T x", "T x, T y", "T x"):
+        (folder / "csrc/part.inl").write_text(PART.format(params=params))
+        diags = Diagnostics()
+        generate.generate(project.settings(folder / YAML), folder / "out", diags)
+        codes.append([item.code for item in diags.sorted()])
+    assert codes == [[], ["MG503"], []]
+
+
+def test_file_outside_of_the_project(tmp_path: Path) -> None:
+    """A run reads files outside of the project again."""
+    folder = tmp_path / "project"
+    shutil.copytree(project.HERE, folder)
+    Edits(folder, 0).part()
+    (folder / "csrc/part.h").write_text(CALLS_PART.replace("part.inl", "../part.inl"))
+    (folder / "csrc/part.inl").unlink()
+    codes = []
+    for params in ("T x", "T x, T y", "T x"):
+        (folder / "part.inl").write_text(PART.format(params=params))
+        diags = Diagnostics()
+        generate.generate(project.settings(folder / YAML), folder / "out", diags)
+        codes.append([item.code for item in diags.sorted()])
+    assert codes == [[], ["MG503"], []]

@@ -62,12 +62,11 @@ OPS = {
         'mode: Literal["a", "b"] = "a", axis: axes = None) -> array'
     ),
 }
-OP_CPP = {name: f"ops::{name}" for name in OPS}
 NAMES = {name: Name(type_, 2 if name == "grads" else None) for name, type_ in ARGUMENTS.items()}
 NAMES |= {name: Name(type_, mode=f"{name}_mode") for name, type_ in UNIONS.items()}
 RELEASE = installed_mlx()  # which compiles the translations
-SCOPE = Scope(NAMES, OPS, OP_CPP, release=RELEASE)
-SHAPES_ONLY = Scope(NAMES, OPS, OP_CPP, stream=False, release=RELEASE)
+SCOPE = Scope(NAMES, OPS, "ops", release=RELEASE)
+SHAPES_ONLY = Scope(NAMES, OPS, "ops", stream=False, release=RELEASE)
 
 # The possible results of a formula: the requirement, and the return type in C++.
 RESULTS = {

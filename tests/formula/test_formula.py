@@ -534,7 +534,7 @@ def test_sizes_are_bounded() -> None:
 
 
 def test_names_of_the_scope_go_first() -> None:
-    scope = Scope({name: Name(Type(Kind.ARRAY)) for name in ("e", "fft")}, {}, {})
+    scope = Scope({name: Name(Type(Kind.ARRAY)) for name in ("e", "fft")}, {}, "")
     text = cpp("e + fft.sum()", scope=scope, e="e_", fft="inputs[0]")
     assert text == "mlxgen::add(e_, mlxgen::sum(inputs[0], false, s), s)"
 
@@ -543,7 +543,7 @@ def test_items_of_lists_have_names() -> None:
     """``grads[0]`` is ``grad_a``, also for other names of the list."""
     names = {name: Name(Type(Kind.ARRAY)) for name in ("grad_a", "grad_b")}
     names["grads"] = Name(Type(Kind.ARRAYS), 2, items=["grad_a", "grad_b"])
-    scope = Scope(names, {}, {})
+    scope = Scope(names, {}, "")
     assert compiled("grads[-1] + grads[1]", scope=scope).names == {"grad_b"}
     assert compiled("sum(grads) + grads[0]", scope=scope).names == {"grads", "grad_a"}
 
@@ -556,7 +556,7 @@ def test_strings_have_no_holes() -> None:
 
 
 def test_loop_variables_hide_nothing() -> None:
-    scope = Scope({"xs": Name(Type(Kind.ARRAYS)), "g": Name(Type(Kind.ARRAY))}, {}, {})
+    scope = Scope({"xs": Name(Type(Kind.ARRAYS)), "g": Name(Type(Kind.ARRAY))}, {}, "")
     flat = cpp("sum([a * g for a in xs])", scope=scope, g="a[0]")
     assert "const mx::array& _each_a" in flat and "mlxgen::multiply(_each_a, a[0], s)" in flat
     assert "const mx::array& _each_for_" in cpp("sum([for_ for for_ in xs])", scope=scope)
@@ -963,7 +963,7 @@ def test_values(tmp_path: Path) -> None:
         name: Name(replace(union, choices=("causal",)), mode=f"{name}_mode")
         for name in ("inputs", "causal", "nothing")
     }
-    scope = Scope(known, {}, {})
+    scope = Scope(known, {}, "")
     given = {"mask": arrays["sq"], "text": "full", "empty": None}
     given |= {"inputs": arrays["sq"], "causal": "causal", "nothing": None}
     names = python_names({**arrays, **given, "v": None, "xs": [arrays["x"], arrays["y"]]})

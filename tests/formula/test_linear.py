@@ -30,7 +30,7 @@ def accepted(text: str, linear: str, types: Mapping[str, Type]) -> bool:
         name: Name(type_, fact=Fact(dtype="", degree=int(name == linear)))
         for name, type_ in types.items()
     }
-    scope = Scope(names, samples.OPS, samples.OP_CPP, release=samples.RELEASE)
+    scope = Scope(names, samples.OPS, "ops", release=samples.RELEASE)
     want = Want.arrays([False], [NEED])
     return compile_formula(text, scope, want, lambda *_: None) is not None
 

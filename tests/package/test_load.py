@@ -72,8 +72,16 @@ def test_operators() -> None:
 def test_the_same_content_is_the_same_module() -> None:
     ops = mlxgen.load(YAML, cpp=CPP, metal=METAL)
     assert mlxgen.load(YAML, cpp=CPP, metal=METAL) is ops
-    moved = "\n\n" + YAML.replace("- name: twice", "\n- name: twice")
-    assert mlxgen.load(moved, cpp="\n" + CPP, metal=METAL) is ops
+    assert mlxgen.load("\n\n" + YAML, cpp="\n" + CPP + "\n", metal=METAL) is ops
+
+
+def test_empty_lines_inside_of_strings() -> None:
+    """An empty line can belong to a string, so that it changes the content."""
+    entry = (
+        '- signature: "two(x: array) -> array"\n  composite: x + x\n  doc: |\n    One.{}\n    Two.'
+    )
+    docs = [mlxgen.load(entry.format(lines)).two.__doc__ for lines in ("", "\n")]
+    assert ["One.\n\n" in doc for doc in docs] == [False, True]
 
 
 def test_found_again_without_the_generator_and_a_compiler(tmp_path: Path) -> None:
