@@ -267,6 +267,36 @@ UNUSABLE = {
 }  # fmt: skip
 
 
+def subprogram(*nodes: dict[str, Any], inputs: tuple[str, ...] = ("i",)) -> dict[str, Any]:
+    """Return a call of a subprogram that returns the result of its last node."""
+    graph = {
+        "inputs": [read(name) for name in inputs],
+        "outputs": nodes[-1]["outputs"],
+        "nodes": list(nodes),
+        "tensor_values": {},
+    }
+    given = {"as_graph": {"name": "g", "graph": graph}}
+    return node("torch.ops.higher_order.wrap_with_set_grad_enabled", {"as_bool": True}, given, X)
+
+
+NEGATED = node("aten.neg.default", read("i"), out="j")
+UNUSABLE |= {
+    "sub: itself": (subprogram(node("aten.neg.default", read("j"), out="j")), "reads 'j' before"),
+    "sub: outside": (subprogram(node("aten.neg.default", read("x"), out="j")), "reads 'x' before"),
+    "sub: twice": (subprogram(NEGATED, NEGATED), "two values of the name 'j'"),
+    "sub: inputs": (subprogram(NEGATED, inputs=("i", "k")), "in node 'y' has other arguments"),
+    "sub: name": (subprogram(node("os.system", read("i"), out="j")), r"lacks:\n  os.system"),
+    "sub: text": (
+        node("higher_order.wrap_with_set_grad_enabled", {"as_bool": True}, text("eval"), X),
+        "in node 'y' has other arguments",
+    ),
+    "sub: cond": (
+        node("higher_order.cond", {"as_bool": True}, {"as_graph": GRAPH}, {"as_graph": GRAPH}),
+        r"lacks:\n  higher_order.cond",
+    ),
+}
+
+
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_unusable_nodes(tmp_path: Path, name: str) -> None:
     """Errors name the file, and the node if there is one; some are known only in a call."""
@@ -275,6 +305,11 @@ def test_unusable_nodes(tmp_path: Path, name: str) -> None:
     with pytest.raises(ExportError, match=message) as caught:
         from_exported(path)(mx.zeros(2))
     assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_subprogram_runs(tmp_path: Path) -> None:
+    model = from_exported(forged(tmp_path / "a.pt2", subprogram(NEGATED)))
+    assert model(mx.array([1.0, 2.0]))[0].tolist() == [-1, -2]
 
 
 def test_arithmetic_with_sizes_has_bounded_numbers(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ class _Reader:
     def strided(
         self, record: _Record, dtype: mx.Dtype, meta: Mapping[str, Any], path: str
     ) -> mx.array:
-        """Return an array of a record: a copy of its elements, so that the record can be freed.
+        """Return an array of a record: the record, or a copy of some elements, so that it is freed.
 
         An array of more elements than the record has, by strides of 0 or less than the sizes, is a
         view of it, and so are further arrays after those that were copied.
@@ -346,11 +346,15 @@ class _Reader:
         if bytes not in INT64:
             raise self.error(f"'{path}' has the shape {reprlib.repr(shape)}, which is too large")
         stream = mx.cpu if dtype == mx.float64 else None
-        flat = record.raw[: size * dtype.size].view(dtype, stream=stream)
-        array = mx.as_strided(flat, shape, strides, offset, stream=stream)
-        if bytes <= record.left:
-            record.left -= bytes
-            array = mx.contiguous(array, stream=stream)
+        whole = record.raw.size == size * dtype.size
+        flat = (record.raw if whole else record.raw[: size * dtype.size]).view(dtype, stream=stream)
+        if bytes == record.raw.size and Tensor(dtype, tuple(shape), tuple(strides)).contiguous:
+            array = flat.reshape(shape)
+        else:
+            array = mx.as_strided(flat, shape, strides, offset, stream=stream)
+            if bytes <= record.left:
+                record.left -= bytes
+                array = mx.contiguous(array, stream=stream)
         mx.eval(array)
         return array
 
@@ -551,6 +555,8 @@ def _path(value: Any) -> str:
 def _printable(text: str, longest: int = 200) -> str:
     """Return text of the file for a message."""
     cut = text if len(text) <= longest else text[:longest] + "..."
+    if cut.isprintable():
+        return cut
     return "".join(c if c.isprintable() else " " for c in cut)
 
 
