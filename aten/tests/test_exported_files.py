@@ -208,7 +208,7 @@ def test_all_operators_of_the_package_are_in_the_table() -> None:
 
 
 def test_a_program_cannot_evaluate_code(tmp_path: Path) -> None:
-    """Each function of a chain from an operator to `eval` is refused by itself, too."""
+    """Each function of a chain from an operator to `eval` is rejected by itself, too."""
     proof = tmp_path / "proof"
     code = text(f"open({str(proof)!r}, 'w')")
     chain = [

@@ -25,6 +25,7 @@ from typing import IO, Any
 import mlx.core as mx
 
 from .program import (
+    AGAIN,
     ExportError,
     Graph,
     Input,
@@ -44,7 +45,6 @@ from .tree import read_tree
 SCHEMA = 8  # the major version of torch's schema; a new minor version is compatible
 FORMATS = ("0",)
 OLD_PROGRAM = "serialized_exported_program.json"
-AGAIN = "load it with torch.export.load and save it with torch 2.13 or newer"
 
 # torch's numbers for dtypes.
 DTYPES = {
@@ -245,7 +245,9 @@ class _Reader:
         for node in graph.nodes:
             for name in node.reads():
                 if name not in known:
-                    raise self.error(f"node '{node.name}' reads '{name}' before it is computed")
+                    raise self.error(
+                        f"node '{node.name}' reads '{name}' before it is computed; {AGAIN}"
+                    )
             self.add_names(known, node.outputs())
             for argument in node.inputs:
                 if isinstance(argument.value, Graph):
@@ -257,7 +259,7 @@ class _Reader:
     def add_names(self, known: set[str], names: Iterable[str]) -> None:
         for name in names:
             if name in known:
-                raise self.error(f"has two values of the name '{name}'")
+                raise self.error(f"has two values of the name '{name}'; {AGAIN}")
             known.add(name)
 
     def check_signature(self, program: Program, weights: Mapping[str, Weight]) -> None:
@@ -276,7 +278,7 @@ class _Reader:
         stored = {*signature.parameters.values(), *signature.buffers.values()}
         for path in signature.changed.values():
             if path not in stored:
-                raise self.error(f"changes '{path}', which it does not have")
+                raise self.error(f"changes '{path}', which it does not have; {AGAIN}")
         for leaf in signature.leaves:
             if not leaf.constant and leaf.tensor != (leaf.name in tensors):
                 raise self.error(f"has an argument '{leaf.name}' without a type")
@@ -285,7 +287,7 @@ class _Reader:
             raise self.error("has no names of its keyword arguments")
         given, returned = program.inputs.leaves, program.outputs.leaves
         if (given, returned) != (len(signature.leaves), len(signature.results)):
-            raise self.error("has other arguments or results than its graph")
+            raise self.error(f"has other arguments or results than its graph; {AGAIN}")
 
     # The arrays.
 
@@ -490,7 +492,7 @@ class _Damage:
         if isinstance(error, Exception):
             problem = _printable(f"{type(error).__name__}: {error}")
             raise self.reader.error(
-                f"the record '{self.record}' is not as torch writes it: {problem}"
+                f"the record '{self.record}' is not as torch writes it: {problem}; {AGAIN}"
             ) from error
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import count
 
 from .program import (
+    AGAIN,
     ExportError,
     Graph,
     Input,
@@ -117,7 +118,7 @@ class _Functional:
             except Exception as error:
                 raise ExportError(
                     f"{self.program.file}: {node.target} in node '{node.name}' has other arguments "
-                    f"or results than torch writes ({type(error).__name__}: {error})"
+                    f"or results than torch writes ({type(error).__name__}: {error}); {AGAIN}"
                 ) from error
 
     def add(self, node: Node) -> None:

@@ -16,6 +16,7 @@ import mlx.core as mx
 
 from . import fused
 from .program import (
+    AGAIN,
     ExportError,
     Graph,
     Input,
@@ -228,7 +229,7 @@ def rewrite(program: Program, wanted: set[str]) -> dict[str, list[str]]:
             except Exception as error:  # a rule reads what torch always writes
                 raise ExportError(
                     f"{program.file}: {node.target} in node '{node.name}' has other arguments than "
-                    f"torch writes ({type(error).__name__}: {error})"
+                    f"torch writes ({type(error).__name__}: {error}); {AGAIN}"
                 ) from error
             if arguments is not None:
                 inputs = tuple(Input(str(at), value) for at, value in enumerate(arguments))
