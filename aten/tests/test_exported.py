@@ -1,14 +1,11 @@
-"""Whole models: the recorded programs of torch.export against torch, and unusable files.
+"""Whole models: the recorded programs of torch.export against torch.
 
 `aten/tools/record_programs.py` wrote the programs, with torch's results and gradients.
 """
 
 from __future__ import annotations
 
-import json
-import random
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +15,11 @@ import pytest
 mx = pytest.importorskip("mlx.core")
 mlx_aten = pytest.importorskip("mlx_aten", reason="mlx_aten is not built")
 
+from archives import FOLDER, MODEL, edited  # noqa: E402
 from mlx import nn, optimizers, utils  # noqa: E402
 
 from_exported, ExportError = mlx_aten.from_exported, mlx_aten.ExportError
 
-FOLDER = Path(__file__).parent / "programs"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.pt2"))
 # The rewrites of each program, if mlxops is installed, as mlx_aten requires.
 REWRITES = {
@@ -332,143 +329,3 @@ def test_a_program_of_torch_itself() -> None:
     args, _ = Recorded("mlp").arguments(from_exported(FOLDER / "mlp.pt2"))
     from_file, live = (from_exported(source) for source in (FOLDER / "mlp.pt2", exported))
     assert mx.array_equal(from_file(*args)["logits"], live(*args)["logits"])
-
-
-# Files that cannot be read.
-
-
-def edited(path: Path, changes: dict[str, Any], source: str = "changes") -> Path:
-    """Write a program's archive with other records; None removes one, functions get its JSON."""
-    with zipfile.ZipFile(FOLDER / f"{source}.pt2") as old, zipfile.ZipFile(path, "w") as new:
-        for record in old.namelist():
-            inside = record.partition("/")[2]
-            content: Any = old.read(record)
-            if inside in changes:
-                change = changes[inside]
-                if change is None:
-                    continue
-                if callable(change):
-                    described = json.loads(content)
-                    change(described)
-                    content = json.dumps(described)
-                else:
-                    content = change
-            new.writestr(record, content)
-    return path
-
-
-MODEL = "models/model.json"
-WEIGHTS = "data/weights/model_weights_config.json"
-
-
-def set_at(*keys: Any) -> Callable[[Any], None]:
-    """Return a function that sets the last of the keys at the place of the others."""
-    *path, last, value = keys
-
-    def change(described: Any) -> None:
-        for key in path:
-            described = described[key]
-        described[last] = value
-
-    return change
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"archive_format": None}, "not an archive of torch.export.save: no record 'archive_fo"),
-        ({"archive_format": b"pt3"}, "has the format 'pt3' with version '0'; expected 'pt2' and"),
-        ({"archive_version": b"1"}, "has the format 'pt2' with version '1'"),
-        ({"byteorder": b"big"}, "written on a machine with another byte order"),
-        ({MODEL: None}, "has 0 programs, not one"),
-        ({MODEL: b"{"}, "the record 'models/model.json' is damaged"),
-        ({MODEL: b"[]"}, "'models/model.json' is not as torch writes it"),
-        (
-            {MODEL: set_at("schema_version", {"major": 9, "minor": 1})},
-            "has schema version 9.1, from torch 2.13.0.*; expected 8.x",
-        ),
-        (
-            {MODEL: set_at("graph_module", "graph", "nodes", 3, "inputs", 0, "arg", {"as_x": 1})},
-            "has an argument of the kind 'as_x'",
-        ),
-        (
-            {MODEL: set_at("graph_module", "graph", "nodes", 3, "inputs", 0, "arg", "as_tensor",
-                           "name", "nobody")},
-            "reads 'nobody' before it is computed",
-        ),
-        ({WEIGHTS: None}, "has an older layout, without 'data/weights/model_weights_config.json'"),
-        ({WEIGHTS: set_at("config", "scale", "use_pickle", True)}, "'scale' is not a plain tensor"),
-        (
-            {WEIGHTS: set_at("config", "scale", "tensor_meta", "dtype", 11)},
-            "'scale' has the dtype complex128, which MLX lacks",
-        ),
-        (
-            {WEIGHTS: set_at("config", "scale", "tensor_meta", "sizes", 0, {"as_int": 40})},
-            "'scale' needs 40 numbers, but its record has 4",
-        ),
-        ({WEIGHTS: set_at("config", {})}, "has no array for 'scale'"),
-        ({"data/weights/weight_0": None}, "has no record 'data/weights/weight_0'"),
-    ],
-)  # fmt: skip
-def test_unusable_archives(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    path = edited(tmp_path / "other.pt2", changes)
-    with pytest.raises(ExportError, match=message) as caught:
-        from_exported(path)
-    assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
-
-
-def test_foreign_files(tmp_path: Path) -> None:
-    (tmp_path / "text.pt2").write_text("not a program")
-    with pytest.raises(ExportError, match=r"not an archive of torch.export.save, or damaged"):
-        from_exported(tmp_path / "text.pt2")
-    with zipfile.ZipFile(tmp_path / "old.pt2", "w") as old:
-        old.writestr("serialized_exported_program.json", json.dumps({"torch_version": "2.6.0"}))
-    with pytest.raises(ExportError, match=r"has the older layout of torch 2\.6\.0; load it with"):
-        from_exported(tmp_path / "old.pt2")
-    with pytest.raises(FileNotFoundError):
-        from_exported(tmp_path / "none.pt2")
-    with pytest.raises(TypeError, match="takes a path, a file or an ExportedProgram, not int"):
-        from_exported(3)
-
-
-def test_damaged_bytes_raise_export_errors(tmp_path: Path) -> None:
-    whole = (FOLDER / "changes.pt2").read_bytes()
-    draw = random.Random(0)
-    path = tmp_path / "damaged.pt2"
-    for _ in range(300):
-        content = bytearray(whole)
-        if draw.random() < 0.2:
-            del content[draw.randrange(len(content)) :]
-        else:
-            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-        path.write_bytes(content)
-        try:
-            from_exported(path)
-        except ExportError as error:
-            assert str(error).startswith(f"{path}: ")
-
-
-def places(described: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the paths of all items in a JSON structure."""
-    items = described.items() if isinstance(described, dict) else enumerate(described)
-    for key, value in items:
-        yield (*path, key)
-        if isinstance(value, dict | list):
-            yield from places(value, (*path, key))
-
-
-def test_damaged_structure_raises_export_errors(tmp_path: Path) -> None:
-    from mlx_aten.exported.archive import read
-
-    with zipfile.ZipFile(FOLDER / "changes.pt2") as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(MODEL))
-        everywhere = list(places(json.loads(archive.read(name))))
-    draw = random.Random(0)
-    for _ in range(150):
-        place = draw.choice(everywhere)
-        value = draw.choice([None, 7, "text", [], {}])
-        path = edited(tmp_path / "damaged.pt2", {MODEL: set_at(*place, value)})
-        try:
-            read(path)
-        except ExportError as error:
-            assert str(error).startswith(f"{path}: ")

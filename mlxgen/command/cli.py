@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from ..diagnostics import Diagnostics, sections
+from ..diagnostics import Diagnostics, one_line, sections
 from ..read.settings import LANGUAGES, with_required
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ def diff(diags: Diagnostics, old: Path, new: Path, project: Path | None, form: s
     before, after = (_operators(diags, path, project) for path in (old, new))
     try:
         changes = compare(before, after)
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
         raise click.BadParameter(f"{old} or {new} is not an ops.json") from error
     breaking = [c for c in changes if c.breaking]
     if form == "json":
@@ -382,7 +382,7 @@ def diff(diags: Diagnostics, old: Path, new: Path, project: Path | None, form: s
     else:
         for change in changes:
             mark = click.style("breaking", fg="red") if change.breaking else "        "
-            click.echo(f"{mark}  {change.op}: {change.message}")
+            click.echo(f"{mark}  {one_line(f'{change.op}: {change.message}')}")
         click.echo(f"{len(changes)} change{'s' * (len(changes) != 1)}, {len(breaking)} breaking")
     if breaking:
         sys.exit(1)

@@ -8,6 +8,7 @@ from .collect import Diagnostic as Diagnostic
 from .collect import Diagnostics as Diagnostics
 from .collect import Related as Related
 from .collect import TooMany as TooMany
+from .collect import one_line as one_line
 from .fix import Advice as Advice
 from .fix import Fix as Fix
 from .fix import Guess as Guess

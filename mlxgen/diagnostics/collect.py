@@ -57,7 +57,7 @@ _ENOUGH = 1000
 _QUOTED = re.compile(r"(?<!\w)(['\"]).*?\1(?!\w)", re.DOTALL)
 
 
-def _one_line(text: str, most: int = 80) -> str:
+def one_line(text: str, most: int = 80) -> str:
     """Shorten long quotations, and escape line breaks and other control characters."""
 
     def cut(quoted: re.Match[str]) -> str:
@@ -103,9 +103,9 @@ class Diagnostics:
         # Several lines may contain comments, which the fix would remove.
         certain &= span.line == span.end_line
         fix = Fix(span, instead, certain) if instead is not None else None
-        said, op = (said and _one_line(said, 400)) or None, op and _one_line(f"'{op}'")[1:-1]
-        places = tuple(Related(_one_line(place.message), place.span) for place in related)
-        text = _one_line(message)
+        said, op = (said and one_line(said, 400)) or None, op and one_line(f"'{op}'")[1:-1]
+        places = tuple(Related(one_line(place.message), place.span) for place in related)
+        text = one_line(message)
         notes = tuple(notes)
         self.repeat(Diagnostic(code, text, span, said, notes, op, severity, places, fix, expected))
 

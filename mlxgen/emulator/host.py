@@ -149,6 +149,8 @@ def _unpacked(wheel: Path, folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             inside = name.removeprefix("mlx/")
+            if ".." in inside.split("/"):
+                continue  # a place outside of the folder
             if inside.startswith("include/") or inside == "lib/libmlx.dylib":
                 target = out / inside
                 target.parent.mkdir(parents=True, exist_ok=True)

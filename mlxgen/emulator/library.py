@@ -86,9 +86,16 @@ def compiler() -> tuple[str, ...]:
 
 
 def cache_folder() -> Path:
-    """Return the cache of compiled kernels: $MLXGEN_METAL_CACHE, or a part of mlxgen's cache."""
+    """Return the cache of compiled kernels: $MLXGEN_METAL_CACHE, or a part of mlxgen's cache.
+
+    Raises:
+        EmulationError: If it cannot be created, or other users can write to it.
+    """
     given = os.environ.get("MLXGEN_METAL_CACHE")
-    return Path(given) if given else cache.folder() / "metal"
+    try:
+        return cache.private(Path(given) if given else cache.private(cache.folder()) / "metal")
+    except OSError as error:
+        raise EmulationError(f"the cache cannot be used: {error}") from None
 
 
 @functools.lru_cache

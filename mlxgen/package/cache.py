@@ -4,7 +4,8 @@ Each item has its own folder. An item is complete when its manifest exists. The 
 last and atomically, so that an interrupted process leaves only an unreferenced folder, which a
 later process removes. The manifest stores a checksum of every file, so that a damaged item is
 rebuilt. It also stores the modification times of outside files that the item was built from, such
-as system headers. A lock keeps two processes from building the same item at the same time. On file
+as system headers. Items contain programs, so a folder that other users can write to is not used. A
+lock keeps two processes from building the same item at the same time. On file
 systems without locks both processes build it, and the later result is kept.
 
     runtime/                     the kind of the item
@@ -15,9 +16,11 @@ systems without locks both processes build it, and the later result is kept.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import tempfile
 import time
@@ -40,6 +43,34 @@ def folder() -> Path:
     return Path(base) / "mlxgen"
 
 
+def private(folder: Path) -> Path:
+    """Return a cache folder; create it if it does not exist.
+
+    Raises:
+        OSError: If it cannot be created, or another user could put programs into it.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+    if why := _exposed(folder):
+        raise PermissionError(why)
+    return folder
+
+
+def _exposed(folder: Path) -> str | None:
+    """Return a reason against a folder that another user except root can change."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return None
+    if found.st_uid not in (os.getuid(), 0):
+        return f"{folder} belongs to another user: set MLXGEN_CACHE to a folder of your own"
+    if found.st_mode & 0o022:
+        return f"other users can write to {folder}: run `chmod go-w {shlex.quote(str(folder))}`"
+    return None
+
+
 class Kept(NamedTuple):
     """A cached item."""
 
@@ -59,6 +90,8 @@ class Cache:
     def find(self, kind: str, key: str) -> Path | None:
         """Return the folder of an item if the item exists and its files are unchanged."""
         manifest = self.root / kind / f"{key}.json"
+        if _exposed(self.root) or _exposed(manifest.parent):
+            return None
         known = _read(manifest)
         if known is None or not _is_whole(self.root / kind, known):
             return None
@@ -76,12 +109,11 @@ class Cache:
                 files that the item depends on. If it raises, nothing is cached.
 
         Raises:
-            OSError: If the cache is not writable.
+            OSError: If the cache is not writable, or other users can write to it.
         """
         if found := self.find(kind, key):
             return found
-        place = self.root / kind
-        place.mkdir(parents=True, exist_ok=True)
+        place = private(private(self.root) / kind)
         with _locked(place / f"{key}.lock"):
             if found := self.find(kind, key):  # another process has built it meanwhile
                 return found
@@ -147,8 +179,9 @@ def _read(manifest: Path) -> dict[str, Any] | None:
     try:
         known = json.loads(manifest.read_text(encoding="utf-8"))
         complete = {"folder", "about", "files", "outside"} <= known.keys()
-        return known if complete and "/" not in known["folder"] else None
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        inside = known["folder"].startswith(f"{manifest.stem}-") and "/" not in known["folder"]
+        return known if complete and inside else None
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
 
 

@@ -108,8 +108,16 @@ def to_cmake(variables: Mapping[str, str | list[str]]) -> str:
     lines = []
     for name, value in variables.items():
         items = [value] if isinstance(value, str) else value
-        lines.append(f"set({name} {' '.join(f'[==[{item}]==]' for item in items)})\n")
+        lines.append(f"set({name} {' '.join(map(_bracketed, items))})\n")
     return "".join(lines)
+
+
+def _bracketed(text: str) -> str:
+    """Return a bracket argument that ends where the text ends."""
+    equals = "="
+    while f"]{equals}]" in f"{text}]":
+        equals += "="
+    return f"[{equals}[{text}]{equals}]"
 
 
 def of_common(common: toolchain.Common) -> dict[str, str | list[str]]:

@@ -59,7 +59,8 @@ _MLX = re.compile(r"\s*mlx\s*(?:\[[^]]*\])?\s*(?![\w.-])\(?(?P<versions>[^;)]*)"
 _DISTRIBUTION = re.compile(r"\s*([\w.-]+)")
 _EXACT = re.compile(r"==\s*([\w.!+]+)\s*")
 _VERSION = re.compile(r"\s*(~=|===?|!=|<=?|>=?)\s*([\w.!+]+?)(\.\*)?\s*")
-_RELEASE = re.compile(r"\d+\.\d+\.\d+\w*")
+_RELEASE = re.compile(r"\d+\.\d+\.\d+\w*", re.ASCII)
+_OWN_VERSION = re.compile(r"\w[\w.!+-]*", re.ASCII)  # goes into Python and CMake
 
 
 class Use(NamedTuple):
@@ -154,6 +155,10 @@ def _resolve(
         if language not in LANGUAGES:
             message = f"unknown language '{language}'{did_you_mean(language, LANGUAGES)}"
             reader.error("MG713", message, "languages", f"use {' or '.join(LANGUAGES)}")
+    version = project.get("version", "0")
+    if not isinstance(version, str) or not _OWN_VERSION.fullmatch(version):
+        message = f"'version' must be a version such as 1.0.2, not {version!r}"
+        reader.error("MG704", message, "version", table="project")
     paths = {key: path(key, given.get(key, PATHS[key].format(name=name))) for key in PATHS}
     if yaml is not None:
         paths["yaml"] = yaml.absolute()
@@ -163,7 +168,7 @@ def _resolve(
         name=name,
         namespace=namespace,
         tests=tuple(path("tests", text) for text in given.get("tests", TESTS)),
-        version=str(project.get("version", "0")),
+        version=version,
         mlx=releases[-1] if releases else None,
         releases=releases,
         uses=tuple(uses),

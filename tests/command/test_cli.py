@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -89,6 +90,19 @@ def test_diff_of_what_is_no_ops_json(folder: Path, content: str) -> None:
     (folder / "ops.json").write_text(content)
     found = CliRunner().invoke(cli, ["diff", str(folder / "ops.json"), str(folder / "ops.json")])
     assert found.exit_code == 2 and "is not an ops.json" in found.output
+
+
+@pytest.mark.parametrize("key", ["python_name", "module", "deprecated"])
+def test_diff_escapes_control_characters(folder: Path, key: str) -> None:
+    """A foreign file cannot send commands to the terminal."""
+    whole = (Path(__file__).parents[1] / "render/golden/sample/python/ops.json").read_text()
+    described: list[dict[str, Any]] = json.loads(whole)
+    described[0][key] = "\x1b[31mred"
+    (folder / "old.json").write_text(whole)
+    (folder / "new.json").write_text(json.dumps(described))
+    files = [str(folder / "old.json"), str(folder / "new.json")]
+    found = CliRunner().invoke(cli, ["diff", *files])
+    assert r"\x1b[31mred" in found.output and "\x1b" not in found.output
 
 
 def test_file_outside_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

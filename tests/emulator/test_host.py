@@ -6,6 +6,7 @@ never if CI is set.
 
 import json
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -235,3 +236,17 @@ class TestWithoutTheWheel:
         result = CliRunner().invoke(cli, arguments)
         assert isinstance(result.exception, Failure)
         assert "cannot be checked" in result.output
+
+
+def test_a_wheel_writes_only_into_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names with `..` are those of a damaged or forged archive."""
+    names = ["mlx/include/a.h", "mlx/include/../../../out.h", "mlx/lib/libmlx.dylib"]
+    with zipfile.ZipFile(tmp_path / "mlx.whl", "w") as archive:
+        for name in names:
+            archive.writestr(name, name)
+    nothing = host.Symbols(frozenset(), frozenset(), frozenset())
+    monkeypatch.setattr(host, "_symbols", lambda path: nothing)
+    made = host._unpacked(tmp_path / "mlx.whl", tmp_path / "a" / "b")
+    assert list(tmp_path.rglob("*.h")) == [made / "include" / "a.h"]

@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 import signal
+import stat
+import subprocess
 import threading
 import time
 from collections.abc import Iterable
@@ -61,6 +63,8 @@ def damage(store: cache.Cache, how: str) -> None:
         manifest.write_bytes(b"")
     elif how == "foreign manifest":
         manifest.write_text('{"folder": "../..", "about": 1, "files": {}, "outside": {}}')
+    elif how == "parent folder":
+        manifest.write_text('{"folder": "..", "about": "", "files": {}, "outside": {}}')
     else:
         known = json.loads(manifest.read_text())
         manifest.write_text(json.dumps({**known, how: 1}))
@@ -68,8 +72,8 @@ def damage(store: cache.Cache, how: str) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    """another byte,cut,missing,no folder,empty manifest,foreign manifest,files,outside,
-    folder""".replace("\n    ", "").split(","),
+    """another byte,cut,missing,no folder,empty manifest,foreign manifest,parent folder,files,
+    outside,folder""".replace("\n    ", "").split(","),
 )
 def test_what_is_damaged_is_built_again(how: str, store: cache.Cache) -> None:
     store.obtain("kind", KEY, "a file", build)
@@ -78,6 +82,43 @@ def test_what_is_damaged_is_built_again(how: str, store: cache.Cache) -> None:
     made = store.obtain("kind", KEY, "a file", build)
     assert store.find("kind", KEY) == made
     assert [path for path in made.parent.iterdir() if path.is_dir()] == [made]
+
+
+def test_a_cache_that_others_can_write_to_is_not_used(store: cache.Cache) -> None:
+    """Its programs could be anybody's. The commands in the messages repair it."""
+    store.obtain("kind", KEY, "", build)
+    for folder in (store.root, store.root / "kind"):
+        for mode in (0o777, 0o770, 0o1777):
+            folder.chmod(mode)
+            assert store.find("kind", KEY) is None
+            with pytest.raises(PermissionError, match="other users can write to") as caught:
+                store.obtain("kind", KEY, "", no_build)
+            command = str(caught.value).split("`")[1]
+            assert subprocess.run(command, shell=True).returncode == 0
+            assert store.find("kind", KEY) is not None
+
+
+def test_a_cache_of_another_user_is_not_used(
+    store: cache.Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.obtain("kind", KEY, "", build)
+    if os.getuid() == 0:
+        os.chown(store.root, 4321, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 4321)
+    assert store.find("kind", KEY) is None
+    with pytest.raises(PermissionError, match="belongs to another user: set MLXGEN_CACHE"):
+        store.obtain("kind", KEY, "", no_build)
+
+
+def test_new_caches_are_private(store: cache.Cache) -> None:
+    before = os.umask(0)
+    try:
+        made = store.obtain("kind", KEY, "", build)
+    finally:
+        os.umask(before)
+    folders = (store.root, made.parent, made)
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
 
 
 def test_files_elsewhere(store: cache.Cache, tmp_path: Path) -> None:

@@ -110,8 +110,11 @@ def test_settings_are_checked(
     assert "pyproject.toml:5:8: error[MG704]" in capsys.readouterr().err
 
 
-def test_any_text_reaches_cmake_unchanged(tmp_path: Path) -> None:
-    value = 'a b;c ${d} "e" \\f ]]'
+@pytest.mark.parametrize(
+    "value",
+    ['a b;c ${d} "e" \\f ]]', ']==]) message("executed") #', "a]=]==]", "a]=", "a]", "[=[]=]"],
+)
+def test_any_text_reaches_cmake_unchanged(tmp_path: Path, value: str) -> None:
     script = tmp_path / "script.cmake"
     script.write_text(
         probe.to_cmake({"ONE": value, "MANY": ["x", "y z"], "NONE": []})

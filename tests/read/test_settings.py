@@ -162,6 +162,23 @@ def test_one_mistake_is_one_message(tmp_path: Path, load: Load, line: str, code:
     assert [item.code for item in diagnostics.sorted()] == [code]
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.0rc1", "2024.1.post3+cpu.x86-64", "v1!2.0-dev"])
+def test_versions(load: Load, version: str) -> None:
+    found, _ = load(f'[project]\nname = "tiny"\nversion = "{version}"\n[tool.mlxgen]\n')
+    assert found is not None and found.version == version
+
+
+@pytest.mark.parametrize(
+    "version", ["'1.0\"; import os'", "'1.0;2'", "'${HOME}'", '"1.0\\n[x]"', "''", "1.0", "['1.0']"]
+)
+def test_versions_that_would_become_code(load: Load, version: str) -> None:
+    found, diagnostics = load(f'[project]\nname = "tiny"\nversion = {version}\n[tool.mlxgen]\n')
+    assert found is None
+    (item,) = diagnostics.sorted()
+    assert (item.code, item.span.line) == ("MG704", 3)
+    assert item.message.startswith("'version' must be a version such as 1.0.2, not ")
+
+
 @pytest.mark.parametrize("code", sorted(code for code in PAGES if code.startswith("MG70")))
 def test_documented_examples(load: Load, code: str) -> None:
     entry = PAGES[code]

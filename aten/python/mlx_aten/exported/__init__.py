@@ -19,7 +19,7 @@ from .functional import make_functional
 from .model import ExportedModel
 from .operators import Find, find
 from .program import ExportError
-from .rewrites import rewrite
+from .rewrites import chosen_rules, rewrite
 
 __all__ = ["ExportError", "ExportedModel", "from_exported"]
 
@@ -44,7 +44,8 @@ def from_exported(
         ExportError: the file cannot be read, or the program needs operators that are missing; the
             message lists them with their places in the model.
     """
+    rules = chosen_rules(rewrites)
     archive = read(source)
     make_functional(archive.program)
-    done = rewrite(archive.program.graph, rewrites)
+    done = rewrite(archive.program, rules)
     return ExportedModel(archive, done, find)

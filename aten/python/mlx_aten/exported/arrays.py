@@ -217,8 +217,18 @@ def put(self: mx.array, index: mx.array, source: mx.array, accumulate: bool = Fa
 def as_strided(
     self: mx.array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> mx.array:
-    """Return elements of an array in row order."""
-    return mx.as_strided(self, size, stride, storage_offset or 0)
+    """Return elements of an array in row order.
+
+    Raises:
+        ValueError: a size, a stride or the offset is negative, or an element is not in the array.
+    """
+    offset = storage_offset or 0
+    if min([offset, *size, *stride]) < 0 or len(size) != len(stride):
+        raise ValueError(f"size {size}, stride {stride} and offset {offset} are not valid")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if last >= self.size and 0 not in size:
+        raise ValueError(f"size {size} and stride {stride} leave an array of {self.size} elements")
+    return mx.as_strided(self, size, stride, offset)
 
 
 def sum_to_size(self: mx.array, size: Sequence[int]) -> mx.array:

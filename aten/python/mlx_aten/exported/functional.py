@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import count
 
 from .program import (
+    AGAIN,
     ExportError,
     Graph,
     Input,
@@ -103,13 +104,22 @@ class _Functional:
         self.nodes: list[Node] = []
         self.current: dict[str, str] = {}  # the name of a value's present content
         self.views: dict[str, tuple[str, Node]] = {}  # of a view: the source, and the operator
+        self.roots: dict[str, str] = {}  # of a view: the source that is not a view
         self.version: dict[str, int] = {}  # changes of a source, and those that its views know
         self.unsure: dict[str, str] = {}  # results that perhaps share memory: the operator
-        self.names = (f"functional_{i}" for i in count())
+        self.names = (f"functional.{i}" for i in count())  # no name in a file has a dot
 
     def run(self, nodes: list[Node]) -> None:
         for node in nodes:
-            self.add(node)
+            try:
+                self.add(node)
+            except ExportError:
+                raise
+            except Exception as error:
+                raise ExportError(
+                    f"{self.program.file}: {node.target} in node '{node.name}' has other arguments "
+                    f"or results than torch writes ({type(error).__name__}: {error}); {AGAIN}"
+                ) from error
 
     def add(self, node: Node) -> None:
         kind, _, overload = node.target.rpartition(".")
@@ -123,6 +133,8 @@ class _Functional:
             self.note_view(node)
         elif node.target in STATISTICS and self.changes_statistics(node):
             self.normalization(node)
+        elif isinstance(node.get("out"), Ref):
+            self.into(node, node.get("out").name)
         elif kind.startswith("aten.") and kind.endswith("_") and not kind.endswith("__"):
             self.in_place(node, kind.removesuffix("_"), overload)
         else:
@@ -155,7 +167,7 @@ class _Functional:
             if shares is None:
                 self.unsure[name] = node.target
             elif shares:
-                self.views[name] = (source, node)
+                self.note(name, source, node)
                 self.version[name] = self.version.get(self.root(name), 0)
 
     def shares(self, node: Node, source: str) -> bool | None:
@@ -171,10 +183,11 @@ class _Functional:
             return False
         return True if before.strides == after.strides else (False if after.contiguous else None)
 
+    def note(self, name: str, source: str, node: Node) -> None:
+        self.views[name], self.roots[name] = (source, node), self.root(source)
+
     def root(self, name: str) -> str:
-        while name in self.views:
-            name = self.views[name][0]
-        return name
+        return self.roots.get(name, name)
 
     def read(self, name: str) -> Ref:
         """Return the present content of a value."""
@@ -260,13 +273,24 @@ class _Functional:
             self.emit(Node(node.name, "aten.to.dtype", inputs, new, node.place))
         else:
             self.emit(Node(node.name, f"{kind}.{overload}", inputs, new, node.place))
+        self.change(node, target, new)
+
+    def into(self, node: Node, target: str) -> None:
+        """Compute the new content of the argument `out`."""
+        result, new = next(self.names), next(self.names)
+        inputs = tuple(i for i in self.inputs(node) if i.name != "out")
+        self.emit(replace(node, inputs=inputs, output=result))
+        dtype = Input("dtype", self.tensors[target].dtype)
+        self.emit(Node(node.name, "aten.to.dtype", (Input("self", Ref(result)), dtype), new))
+        self.change(node, target, new)
+
+    def change(self, node: Node, target: str, new: str) -> None:
+        """Make `new` the content of the array that a node changes and returns."""
         self.copy_type(target, new)
         self.write(target, new, node)
         for name in node.outputs():  # the result is the changed array itself
-            self.views[name] = (
-                target,
-                Node("", "aten.alias.default", (Input("self", Ref(target)),), name),
-            )
+            alias = Node("", "aten.alias.default", (Input("self", Ref(target)),), name)
+            self.note(name, target, alias)
             self.version[name] = self.version[self.root(name)]
             self.current[name] = new
             self.copy_type(target, name)

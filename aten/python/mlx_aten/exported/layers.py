@@ -155,6 +155,8 @@ def _pool_1d(name: str, *lists: str) -> Function:
     """Return a pooling of the last axis, by the operator for two axes."""
 
     def pool(self: mx.array, *args: Any, **kwargs: Any) -> Any:
+        if unknown := kwargs.keys() - {*lists}:
+            raise TypeError(f"unknown argument '{min(unknown)}'")
         names = {"stride": 1, "kernel_size": 1, "output_size": 1, "padding": 0, "dilation": 1}
         given = dict(zip(lists, args, strict=False)) | kwargs
         for key, value in given.items():

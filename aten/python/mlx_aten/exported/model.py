@@ -7,8 +7,10 @@ arrays of that tree; constants of the program and buffers that a state dict lack
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -17,7 +19,7 @@ import mlx.nn as nn
 from mlx.utils import tree_unflatten
 
 from .archive import Archive
-from .operators import DROPPED, WRITES, Find, Function, lookup
+from .operators import DROPPED, FUNCTIONS, OWN_ARGUMENTS, WRITES, Find, Function, lookup
 from .program import ExportError, Graph, Input, Leaf, Node, Program, Ref, refs_of, replace_refs
 from .tree import TreeSpec
 
@@ -82,6 +84,7 @@ class ExportedModel(Part):
                     records[weight.record] = path
         for name, path in signature.constants.items():
             own.fixed[name] = weights[path].array
+        _check_paths(entries, program.file)
         _fill(self, entries)
         for path in (p for p in signature.parameters.values() if not weights[p].trained):
             self._freeze(_keys(own.tied.get(path, path)))
@@ -146,10 +149,12 @@ class ExportedModel(Part):
         values |= _bind(program, args, kwargs)
         outputs = own.run(values)
         result = program.outputs.build(outputs[i] for i in signature.results)
-        changes = [
-            (".".join(_keys(path)), outputs[position])
-            for position, path in signature.changed.items()
-        ]
+        changes = []
+        for position, path in signature.changed.items():
+            value, keys = outputs[position], _keys(path)
+            if not isinstance(value, mx.array) or value.shape != _get(self, keys).shape:
+                raise ExportError(f"{program.file}: '{path}' changes to what is not its shape")
+            changes.append((".".join(keys), value))
         return result, tree_unflatten(changes) if changes else {}
 
 
@@ -165,6 +170,7 @@ class _Exported:
     run: Run = None  # type: ignore[assignment]  # set last: the operators are looked up then
 
 
+MAX_GAPS = 10_000  # of the numbers in paths, each of which becomes an empty module
 # The arrays of a part of the tree by their paths, and whether they are buffers.
 Entries = dict[tuple[str, ...], tuple[mx.array, bool]]
 
@@ -176,7 +182,30 @@ def _keys(path: str) -> tuple[str, ...]:
     sequential model are in `layers`, as those of mlx.nn.Sequential.
     """
     keys = tuple(key.lstrip("_") or "_" for key in path.split("."))
-    return ("layers", *keys) if keys[0].isdigit() else keys
+    return ("layers", *keys) if _is_index(keys[0]) else keys
+
+
+def _is_index(key: str) -> bool:
+    return key.isascii() and key.isdigit() and (key[0] != "0" or key == "0")
+
+
+def _check_paths(entries: Entries, file: str) -> None:
+    """Check that arrays are not inside of arrays, and that lists have few gaps."""
+    lengths: dict[tuple[str, ...], int] = {}
+    for keys in entries:
+        for i, key in enumerate(keys):
+            if keys[:i] in entries:
+                raise ExportError(
+                    f"{file}: the array '{'.'.join(keys)}' is inside of '{'.'.join(keys[:i])}', "
+                    "which is an array, too; rename one of them in the model"
+                )
+            if _is_index(key):
+                length = int(key) + 1 if len(key) < 10 else 10**9
+                lengths[keys[:i]] = max(lengths.get(keys[:i], 0), length)
+    if sum(lengths.values()) >= MAX_GAPS + 100 * len(entries):
+        raise ExportError(
+            f"{file}: the numbers of modules leave too many gaps; number them from 0 in the model"
+        )
 
 
 def _fill(part: Part, entries: Entries) -> None:
@@ -200,7 +229,7 @@ def _groups(entries: Entries) -> dict[str, Entries]:
 def _container(entries: Entries) -> Part | list[Any]:
     """Return a module, or a list if all names are numbers, as MLX's own modules have them."""
     groups = _groups(entries)
-    is_list = all(key.isdigit() for key in groups)
+    is_list = all(map(_is_index, groups))
     if not is_list or any(inside.get((), (None, False))[1] for inside in groups.values()):
         part = Part()
         _fill(part, entries)
@@ -347,6 +376,8 @@ def _runner(graph: Graph, find: Find, file: str) -> Run:
     steps = []
     for node in graph.nodes:
         function = lookup(node.target, find)
+        if function is not None:
+            _check_arguments(node, file)
         if _depends_on_values(node, graph):
             missing.setdefault(f"{node.target} with an index of bools", []).append(node)
             continue
@@ -355,11 +386,11 @@ def _runner(graph: Graph, find: Find, file: str) -> Run:
             if view is None or function is None:
                 missing.setdefault(node.get("view"), []).append(node)
                 continue
-            steps.append(_write_step(node, view, function))
+            steps.append(_write_step(node, view, function, file))
         elif function is None:
             missing.setdefault(node.target, []).append(node)
         else:
-            steps.append(_step(node, function))
+            steps.append(_step(node, function, file))
     if missing:
         raise ExportError(_missing_message(missing, file))
     last: list[list[str]] = [[] for _ in steps]  # the values that no later step reads
@@ -378,6 +409,38 @@ def _runner(graph: Graph, find: Find, file: str) -> Run:
         return [replace_refs(output, values.__getitem__) for output in graph.outputs]
 
     return run
+
+
+def _check_arguments(node: Node, file: str) -> None:
+    """Check that an operator gets values only, by names that it has in torch."""
+    for argument in node.inputs:
+        if isinstance(argument.value, Graph | Mapping):
+            what = f"the argument '{argument.name}', which is not a value"
+        elif argument.keyword and not _has(node.target, argument.name):
+            what = f"the argument '{argument.name}', which the operator lacks"
+        else:
+            continue
+        raise ExportError(f"{file}: {node.target} in node '{node.name}' has {what}{_where(node)}")
+
+
+@lru_cache(4096)
+def _has(target: str, name: str) -> bool:
+    """Return whether an operator has an argument of this name, as far as Python knows.
+
+    The others are functions of mlx_aten, which themselves raise an error for unknown names.
+    """
+    if name in DROPPED:
+        return True
+    if name in OWN_ARGUMENTS:
+        return False
+    function = FUNCTIONS.get(target)
+    if function is None:
+        return True
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a function of MLX
+        return True
+    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _depends_on_values(node: Node, graph: Graph) -> bool:
@@ -421,25 +484,25 @@ def _arguments(inputs: Iterable[Input]) -> Callable[[Values], tuple[list[Any], d
     return arguments
 
 
-def _step(node: Node, function: Function) -> Step:
+def _step(node: Node, function: Function, file: str) -> Step:
     arguments = _arguments(node.inputs)
 
     def step(values: Values) -> None:
         positional, named = arguments(values)
         try:
-            result = function(*positional, **named)
+            _store(values, node.output, function(*positional, **named))
         except Exception as error:
-            raise _failure(node, error) from error
-        _store(values, node.output, result)
+            raise _failure(node, error, file) from error
 
     return step
 
 
-def _failure(node: Node, error: Exception) -> ExportError:
-    return ExportError(f"{error}, from {node.target} in node '{node.name}'{_where(node)}")
+def _failure(node: Node, error: Exception, file: str) -> ExportError:
+    at = f"from {node.target} in node '{node.name}'{_where(node)}"
+    return ExportError(f"{file}: {error}, {at}")
 
 
-def _write_step(node: Node, view: Function, write: Function) -> Step:
+def _write_step(node: Node, view: Function, write: Function, file: str) -> Step:
     source, elements, kind, position, *others = node.inputs
     arguments = _arguments(others)
     direct = WRITES.get(kind.value)
@@ -454,9 +517,9 @@ def _write_step(node: Node, view: Function, write: Function) -> Step:
                 result = direct(array, new, *positional, **named)
             else:
                 result = write(array, new, at, lambda x: view(x, *positional, **named))
+            _store(values, node.output, result)
         except Exception as error:
-            raise _failure(node, error) from error
-        _store(values, node.output, result)
+            raise _failure(node, error, file) from error
 
     return step
 
@@ -468,6 +531,8 @@ def _store(values: dict[str, Any], output: Any, result: Any) -> None:
             result = mx.stop_gradient(result)
         values[output] = result
     elif output is not None:
+        if not isinstance(result, list | tuple) or len(result) < len(output):
+            raise ValueError(f"the operator does not return {len(output)} results")
         for name, item in zip(output, result, strict=False):
             _store(values, name, item)
 

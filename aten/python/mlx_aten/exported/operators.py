@@ -1,4 +1,7 @@
-"""The functions behind the operators of a program.
+"""The functions behind the operators of a program: a fixed table.
+
+A file names operators, and its names select entries of the table; nothing else is looked up by
+them. Functions get arrays, numbers, strings, dtypes, None and lists of these.
 
 Most are mlx_aten's. Others are in `arrays.py`, `layers.py`, `recurrent.py` and `draws.py`. Here are
 those without a counterpart among functions over arrays: copies and conversions, sizes and the
@@ -10,7 +13,8 @@ from __future__ import annotations
 import importlib
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
@@ -20,7 +24,6 @@ from . import arrays, draws, fused, layers, recurrent
 Function = Callable[..., Any]
 Find = Callable[[str, str], Function | None]
 
-# Arguments of ATen that have no meaning in MLX.
 # Overloads that mlx_aten lacks, of operators that it has: shapes of results depend on values.
 LACKING = {("narrow", "Tensor"), ("where", "default")}
 # Operators that are others of mlx_aten.
@@ -38,7 +41,10 @@ SAME = {
     "unsafe_split_with_sizes": "split_with_sizes",
 }
 LARGEST = 2**31 - 1  # of the sizes of MLX's arrays
+# Arguments of ATen that have no meaning in MLX.
 DROPPED = {"device", "layout", "memory_format", "non_blocking", "pin_memory"}
+# Arguments that mlx_aten's functions have in addition to torch's: `out` would change an array.
+OWN_ARGUMENTS = {"key", "out", "stream"}
 
 
 def find(name: str, overload: str) -> Function | None:
@@ -48,9 +54,15 @@ def find(name: str, overload: str) -> Function | None:
     """
     if (name, overload) in LACKING:
         return None
-    name = SAME.get(name, name)
-    function = getattr(importlib.import_module("mlx_aten"), name, None)
-    return function if callable(function) else None
+    return _operators().get(SAME.get(name, name))
+
+
+@cache
+def _operators() -> Mapping[str, Function]:
+    """Return the operators of mlx_aten by name, without those that change an array."""
+    extension = importlib.import_module("mlx_aten._ext")
+    names = (name for name in extension.__all__ if not name.endswith("_"))
+    return {name: getattr(extension, name) for name in names if name != "dispatch_table"}
 
 
 def lookup(target: str, find: Find) -> Function | None:
@@ -105,6 +117,37 @@ def _named(name: str) -> Function:
 
 def _renamed(name: str) -> Function:
     return lambda *args, **kwargs: _named(name)(*args, **kwargs)
+
+
+def _of_numbers(function: Function) -> Function:
+    """Return a function of numbers; integers stay sizes, whose arithmetic takes little time."""
+
+    def call(*numbers: Any) -> float:
+        if not all(type(number) in (int, float, bool) for number in numbers):
+            raise TypeError(f"expected numbers, found {', '.join(map(_kind, numbers))}")
+        result: float = function(*numbers)
+        if type(result) not in (int, float, bool) or (type(result) is int and abs(result) > 2**63):
+            raise ValueError("the result is not a number of 64 bits")
+        return result
+
+    return call
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
+
+
+def _power(base: float, exponent: float) -> float:
+    if type(base) is type(exponent) is int and abs(base) > 1 and exponent > 63:
+        raise OverflowError("the result is not a number of 64 bits")
+    result: float = base**exponent
+    return result
+
+
+def _item(values: Any, index: Any) -> Any:
+    if type(values) not in (list, tuple) or type(index) is not int:
+        raise TypeError(f"expected a list and an index, found {_kind(values)} and {_kind(index)}")
+    return values[index]
 
 
 def _write_view(
@@ -176,19 +219,24 @@ FUNCTIONS: dict[str, Function] = {
     **{f"mlx.{name}": function for name, function in fused.FUNCTIONS.items()},
     # Arithmetic with sizes.
     **{
-        f"_operator.{name}": getattr(operator, name)
+        f"_operator.{name}": _of_numbers(getattr(operator, name))
         for name in (
-            *("add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "neg", "pos", "abs"),
-            *("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_", "getitem"),
+            *("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "pos", "abs"),
+            *("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_"),
         )
     },
-    **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc", "sqrt")},
-    "torch.sym_float": float,
-    "torch.sym_int": int,
-    "torch.sym_ite": lambda condition, a, b: a if condition else b,
-    "torch.sym_max": max,
-    "torch.sym_min": min,
-    "torch.sym_not": operator.not_,
-    "torch.sym_sum": sum,
-    "torch._sym_sqrt": math.sqrt,
+    "_operator.pow": _of_numbers(_power),
+    "_operator.getitem": _item,
+    **{
+        f"math.{name}": _of_numbers(getattr(math, name))
+        for name in ("ceil", "floor", "trunc", "sqrt")
+    },
+    "torch.sym_float": _of_numbers(float),
+    "torch.sym_int": _of_numbers(int),
+    "torch.sym_ite": _of_numbers(lambda condition, a, b: a if condition else b),
+    "torch.sym_max": _of_numbers(max),
+    "torch.sym_min": _of_numbers(min),
+    "torch.sym_not": _of_numbers(operator.not_),
+    "torch.sym_sum": lambda args: _of_numbers(lambda *numbers: sum(numbers))(*args),
+    "torch._sym_sqrt": _of_numbers(math.sqrt),
 }

@@ -12,6 +12,8 @@ from typing import Any
 
 import mlx.core as mx
 
+AGAIN = "load it with torch.export.load and save it with torch 2.13 or newer"
+
 
 class ExportError(ValueError):
     """A program that cannot be read or run; the message names the file and the place."""

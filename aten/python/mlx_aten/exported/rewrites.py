@@ -15,7 +15,20 @@ from typing import Any
 import mlx.core as mx
 
 from . import fused
-from .program import Graph, Input, Node, Ref, Tensor, Value, refs_of, replace_refs, without_unused
+from .program import (
+    AGAIN,
+    ExportError,
+    Graph,
+    Input,
+    Node,
+    Program,
+    Ref,
+    Tensor,
+    Value,
+    refs_of,
+    replace_refs,
+    without_unused,
+)
 
 
 @dataclass(frozen=True)
@@ -185,20 +198,23 @@ def _returns_argument(node: Node, graph: Graph) -> bool:
     return node.target in EXPANSIONS and before.shape == after.shape
 
 
-def rewrite(graph: Graph, chosen: bool | Iterable[str]) -> dict[str, list[str]]:
-    """Use fused operators, and return the names of the replaced nodes by rule."""
-    simplify(graph)
+def chosen_rules(chosen: bool | Iterable[str]) -> set[str]:
+    """Return the names of the rules that `from_exported` should use."""
     names = {rule.name for rule in RULES}
     if isinstance(chosen, bool):
-        wanted = names if chosen else set()
-    else:
-        if not isinstance(chosen, Iterable):
-            raise TypeError(f"rewrites must be a bool or names, not {type(chosen).__name__}")
-        wanted = {chosen} if isinstance(chosen, str) else set(chosen)
-        if unknown := sorted(wanted - names):
-            raise ValueError(
-                f"unknown rewrite '{unknown[0]}', expected: {', '.join(sorted(names))}"
-            )
+        return names if chosen else set()
+    if not isinstance(chosen, Iterable):
+        raise TypeError(f"rewrites must be a bool or names, not {type(chosen).__name__}")
+    wanted = {chosen} if isinstance(chosen, str) else set(chosen)
+    if unknown := sorted(wanted - names):
+        raise ValueError(f"unknown rewrite '{unknown[0]}', expected: {', '.join(sorted(names))}")
+    return wanted
+
+
+def rewrite(program: Program, wanted: set[str]) -> dict[str, list[str]]:
+    """Use fused operators, and return the names of the replaced nodes by rule."""
+    graph = program.graph
+    simplify(graph)
     matcher, types = _Matcher(graph), Types(graph)
     done: dict[str, list[str]] = {}
     for rule in RULES:
@@ -208,7 +224,13 @@ def rewrite(graph: Graph, chosen: bool | Iterable[str]) -> dict[str, list[str]]:
         for i, node in enumerate(graph.nodes):
             if rule.first_result and any(name in read for name in list(node.outputs())[1:]):
                 continue
-            arguments = _arguments(rule, node, matcher, types)
+            try:
+                arguments = _arguments(rule, node, matcher, types)
+            except Exception as error:  # a rule reads what torch always writes
+                raise ExportError(
+                    f"{program.file}: {node.target} in node '{node.name}' has other arguments than "
+                    f"torch writes ({type(error).__name__}: {error}); {AGAIN}"
+                ) from error
             if arguments is not None:
                 inputs = tuple(Input(str(at), value) for at, value in enumerate(arguments))
                 new = replace(node, target=f"mlx.{rule.name}", inputs=inputs)

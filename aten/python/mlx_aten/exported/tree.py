@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections import namedtuple
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from .program import ExportError
-
 VERSION = 1
+MAX_DEPTH = 100
 BUILTIN = {"builtins.dict", "collections.OrderedDict"}
 
 
@@ -39,7 +39,7 @@ class TreeSpec:
             return next(leaves)
         items = [child.build(leaves) for child in self.children]
         if self.fields is not None:
-            return namedtuple(self.type.rpartition(".")[2], self.fields)(*items)
+            return _named_tuple(self.type, self.fields)(*items)
         if self.keys is not None:
             return dict(zip(self.keys, items, strict=True))
         return tuple(items) if self.type == "builtins.tuple" else items
@@ -62,27 +62,40 @@ class TreeSpec:
             yield from child.flatten(tree[key], f"{path}[{key!r}]")
 
 
+@lru_cache(256)
+def _named_tuple(type: str, fields: tuple[str, ...]) -> Any:
+    return namedtuple(type.rpartition(".")[2], fields)
+
+
 def _listed(keys: tuple[Any, ...]) -> str:
     return ", ".join(map(repr, keys))
 
 
 def read_tree(text: str, fields: Mapping[str, Any]) -> TreeSpec:
-    """Return the specification that torch wrote; `fields` are those of named tuples."""
+    """Return the specification that torch wrote; `fields` are those of named tuples.
+
+    Raises:
+        ValueError, or what the access to a damaged structure raises.
+    """
     version, data = json.loads(text)
     if version != VERSION:
-        raise ExportError(f"the arguments have version {version} of torch's pytrees, not {VERSION}")
-    return _tree(data, fields)
+        raise ValueError(f"the arguments have version {version} of torch's pytrees, not {VERSION}")
+    return _tree(data, fields, MAX_DEPTH)
 
 
-def _tree(data: dict[str, Any], fields: Mapping[str, Any]) -> TreeSpec:
+def _tree(data: dict[str, Any], fields: Mapping[str, Any], depth: int) -> TreeSpec:
     if data["type"] is None:
         return TreeSpec(None)
-    children = tuple(_tree(child, fields) for child in data["children_spec"])
+    if depth == 0:
+        raise ValueError(f"the arguments are nested more than {MAX_DEPTH} levels deep")
+    children = tuple(_tree(child, fields, depth - 1) for child in data["children_spec"])
     kind, context = data["type"], data["context"]
     if kind == "collections.namedtuple":
-        return TreeSpec(context, children, fields=tuple(fields[context]["field_names"]))
+        names = tuple(fields[context]["field_names"])
+        _named_tuple(context, names)  # raises an error for names that are not valid
+        return TreeSpec(context, children, fields=_of(children, names))
     if kind == "collections.defaultdict":
-        return TreeSpec(kind, children, keys=tuple(context["dict_context"]))
+        return TreeSpec(kind, children, keys=_of(children, context["dict_context"]))
     if isinstance(context, str):
         context = json.loads(context)
     if isinstance(context, list) and len(context) == 2 and kind not in BUILTIN:
@@ -91,4 +104,12 @@ def _tree(data: dict[str, Any], fields: Mapping[str, Any]) -> TreeSpec:
     is_keys = isinstance(context, list) and len(context) == len(children)
     if kind in ("builtins.tuple", "builtins.list") or not is_keys:
         return TreeSpec(kind, children)
-    return TreeSpec(kind, children, keys=tuple(context))
+    return TreeSpec(kind, children, keys=_of(children, context))
+
+
+def _of(children: tuple[TreeSpec, ...], keys: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the keys of the children, checked."""
+    listed = tuple(keys)
+    if len(set(listed)) != len(children) or len(listed) != len(children):
+        raise ValueError(f"{len(children)} items have the keys {_listed(listed)}")
+    return listed
