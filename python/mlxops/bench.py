@@ -49,6 +49,7 @@ MOST = 30  # repetitions of a row
 LEAST_BUDGET = 0.05  # seconds for the repetitions of a row
 BUSY = 0.5  # the load per core from which other programs affect the times
 REMEDY = "use more --seconds, or --only"
+NOT_COMPILED = "not compiled: too little time"
 TIME_IS_UP = f"not measured: the time is up; {REMEDY}"
 GRADIENT = 5  # the time of a gradient as a multiple of the forward pass, until it is known
 COLUMNS = (33, 8, 9, 9, 10, 10, 8, 10, 10)  # widths
@@ -1048,19 +1049,25 @@ def run(
     """Measure pairs and return their rows.
 
     Each row gets an equal share of the remaining time. A row is left out, with a note, if an
-    earlier row of the operator shows that even one repetition takes far more.
+    earlier row of the operator shows that even one repetition takes far more. Rows are not compiled
+    while compilations would take so long that some operators had no row.
     """
     begin = clock()
     plan = planned(pairs)
     rows: list[Row] = []
     costs: dict[tuple[str, str, str], float] = {}  # seconds of a call of both sides
-    overheads: list[float] = []  # seconds of rows, without their repetitions
+    overheads: list[float] = []  # seconds of compiled rows, without their repetitions
+    missing = {pair.name for pair in pairs}  # operators without a row
     for i, (pair, size, dtype, what) in enumerate(plan):
         sizes = sizes_of(pair, size)
         shapes = tuple(shape_of(argument, sizes) for argument in pair.arguments)
-        row = Row(pair.name, size, shapes, dtype, what, pair.compared, compiled and pair.compiled)
         now = clock()
         left = seconds - (now - begin)
+        overhead = statistics.fmean(overheads) if overheads else 0
+        compiling = compiled and pair.compiled
+        hurried = compiling and overhead * len(missing) > left
+        compiling = compiling and not hurried
+        row = Row(pair.name, size, shapes, dtype, what, pair.compared, compiling)
         share = left / (len(plan) - i)
         forward = costs.get((pair.name, size, "forward"), 0)
         likely = costs.get((pair.name, size, what), GRADIENT * forward)
@@ -1077,11 +1084,14 @@ def run(
                 f"{i + 1} of {len(plan)}, {left:.0f} s left: {pair.name} {size} {dtype} {what}"
             )
             inputs = draw(pair, sizes, getattr(mx, dtype))
-            overhead = statistics.fmean(overheads) if overheads else 0
             row = measure(row, pair, inputs, max(LEAST_BUDGET, share - overhead))
             call = ((row.ours_ms or 0) + (row.mlx_ms or 0)) / 1e3
             costs[pair.name, size, what] = call
-            overheads.append(max(0, clock() - now - row.repetitions * call))
+            missing.discard(pair.name)
+            if compiling:
+                overheads.append(max(0, clock() - now - row.repetitions * call))
+            if hurried:
+                row = replace(row, note="; ".join(filter(None, (row.note, NOT_COMPILED))))
         rows.append(row)
         show(row)
     return rows
