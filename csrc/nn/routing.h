@@ -40,8 +40,8 @@ void scores_of(const A* logits, int64_t experts, int score, A* to) {
 
 /**
  * The scores of the chosen experts divided by their sum, from their k logits;
- * 0 if all sigmoids are those of -inf. Sigmoids are relative to the largest
- * one if that is small, because all of them could be 0 in A.
+ * 0 if all sigmoids are those of -inf. Sigmoids of negative logits are divided
+ * by exp of the largest one, because all of them could be 0 in A.
  */
 template <typename A>
 void normalized(const A* logits, int64_t k, int score, A* to) {
@@ -49,13 +49,17 @@ void normalized(const A* logits, int64_t k, int score, A* to) {
     scores_of(logits, k, score, to);
     return;
   }
-  A most = std::min(*std::max_element(logits, logits + k), A(0));
-  A shift = std::isinf(most) ? A(0) : most;
-  std::copy_n(logits, k, to);
-  rows::apply(to, k, [=](A x) {
-    A e = mlxgen::math::exp(-mlxgen::math::fabs(x));
-    return (x < 0 ? mlxgen::math::exp(x - shift) : A(1)) / (1 + e);
-  });
+  A most = *std::max_element(logits, logits + k);
+  if (most < 0 && std::isfinite(most)) {
+    A factor = std::exp(most);
+    std::copy_n(logits, k, to);
+    rows::apply(to, k, [=](A x) {
+      A e = mlxgen::math::exp(x - most);
+      return e / (1 + e * factor);
+    });
+  } else {
+    scores_of(logits, k, score, to);
+  }
   A sum = rows::sum(to, k);
   A total = sum == 0 ? A(1) : sum;
   rows::apply(to, k, [=](A x) { return x / total; });
@@ -169,9 +173,11 @@ void expert_routing_vjp(
             } else {
               routing::scores_of(chosen, k, score, weight);
             }
+            if (score != routing::by_softmax) {
+              rows::apply(chosen, k, [](A x) { return sigmoid(-x); });
+            }
             for (int64_t j = 0; j < k; ++j) {
-              A factor =
-                  score == routing::by_softmax ? A(1) : sigmoid(-chosen[j]);
+              A factor = score == routing::by_softmax ? A(1) : chosen[j];
               scores[order[j]] = slope[j] * weight[j] * factor;
             }
           }
