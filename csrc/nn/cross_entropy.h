@@ -98,8 +98,11 @@ struct Loss {
     *log_sum = row.all.log_sum();
     A lse = *most + *log_sum + base;
     *counted = weight;
-    *loss = weight * (1 - smoothing) * (*log_sum - (row.target - *most));
+    *loss = 0;
     *extra = 0;
+    if (weight != 0) { // else the target's logit may be -inf
+      *loss = weight * (1 - smoothing) * (*log_sum - (row.target - *most));
+    }
     if (z_loss != 0) {
       *loss += weight * z_loss * lse * lse;
       *extra += 2 * weight * z_loss * lse;
@@ -179,22 +182,14 @@ void cross_entropy_rows(
 
 /**
  * The mean of a row of losses: their sum over `total`, the sum of their
- * weights, or 1 if all are ignored.
+ * weights, or infinity if that is 0.
  */
 template <typename A>
-void mean_of_losses(
-    In<A> losses,
-    In<A> weights,
-    In<int32_t> targets,
-    int ignore_index,
-    Out<A> mean,
-    Out<A> total) {
+void mean_of_losses(In<A> losses, In<A> weights, Out<A> mean, Out<A> total) {
   int64_t n = losses.dim(-1);
   for (int64_t i = 0; i < mean.size(); ++i) {
-    const int32_t* begin = targets.data + i * n;
-    bool none = std::all_of(
-        begin, begin + n, [=](int32_t y) { return y == ignore_index; });
-    total[i] = sum_block(weights.data + i * n, n) + A(none);
+    A sum = sum_block(weights.data + i * n, n);
+    total[i] = sum == 0 ? std::numeric_limits<A>::infinity() : sum;
     mean[i] = sum_block(losses.data + i * n, n) / total[i];
   }
 }
@@ -204,9 +199,9 @@ template <typename A>
 void mean_of_losses_vjp(
     In<A> cotangent,
     In<A> total,
-    In<int32_t> targets,
+    In<A> weights,
     Out<A> out) {
-  int64_t n = targets.dim(-1);
+  int64_t n = weights.dim(-1);
   for (int64_t i = 0; i < cotangent.size(); ++i) {
     std::fill_n(out.data + i * n, n, cotangent[i] / total[i]);
   }

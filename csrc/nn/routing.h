@@ -18,9 +18,6 @@ namespace routing {
 // A value of expert_routing's argument `score`.
 constexpr int by_softmax = 0;
 
-// Prevents a division by 0 if all sigmoids of a sum are 0.
-constexpr double least = 1e-20;
-
 /** A sort key: the score, or inf for NaN, so that all scores are ordered. */
 template <typename A>
 A key_of(A score) {
@@ -41,14 +38,31 @@ void scores_of(const A* logits, int64_t experts, int score, A* to) {
   }
 }
 
-/** The scores of the chosen experts, from their k logits. */
+/**
+ * The scores of the chosen experts divided by their sum, from their k logits;
+ * 0 if all sigmoids are those of -inf. Sigmoids of negative logits are divided
+ * by exp of the largest one, because all of them could be 0 in A.
+ */
 template <typename A>
-void normalised(const A* logits, int64_t k, int score, A* to) {
-  scores_of(logits, k, score, to);
-  if (score != by_softmax) {
-    A total = rows::sum(to, k) + static_cast<A>(least);
-    rows::apply(to, k, [=](A x) { return x / total; });
+void normalized(const A* logits, int64_t k, int score, A* to) {
+  if (score == by_softmax) {
+    scores_of(logits, k, score, to);
+    return;
   }
+  A most = *std::max_element(logits, logits + k);
+  if (most < 0 && std::isfinite(most)) {
+    A factor = std::exp(most);
+    std::copy_n(logits, k, to);
+    rows::apply(to, k, [=](A x) {
+      A e = mlxgen::math::exp(x - most);
+      return e / (1 + e * factor);
+    });
+  } else {
+    scores_of(logits, k, score, to);
+  }
+  A sum = rows::sum(to, k);
+  A total = sum == 0 ? A(1) : sum;
+  rows::apply(to, k, [=](A x) { return x / total; });
 }
 
 } // namespace routing
@@ -103,7 +117,7 @@ void expert_routing(
             chosen[j] = logit[order[j]];
           }
           if (normalize) {
-            routing::normalised(chosen, k, score, weight);
+            routing::normalized(chosen, k, score, weight);
           }
           rows::store(weights.data + token * k, k, [=](int64_t j) {
             return weight[j];
@@ -126,12 +140,11 @@ void expert_routing_vjp(
   int64_t k = indices.dim(-1);
   rows::share(
       rows::count(logits.shape), 2 * experts, [&](int64_t first, int64_t last) {
-        std::vector<A> scratch(2 * experts + 4 * k);
+        std::vector<A> scratch(2 * experts + 3 * k);
         A* logit = scratch.data();
         A* scores = logit + experts; // then the gradient
         A* chosen = scores + experts;
-        A* own = chosen + k; // scores of the chosen
-        A* weight = own + k;
+        A* weight = chosen + k;
         A* slope = weight + k;
         bool dense = score == routing::by_softmax && !normalize;
         for (int64_t token = first; token < last; ++token) {
@@ -144,28 +157,27 @@ void expert_routing_vjp(
           if (dense) {
             routing::scores_of(logit, experts, score, scores);
             for (int64_t j = 0; j < k; ++j) {
-              own[j] = scores[order[j]];
+              weight[j] = scores[order[j]];
             }
-            A shift = rows::dot(slope, own, k);
+            A shift = rows::dot(slope, weight, k);
             rows::apply(scores, experts, [=](A s) { return -s * shift; });
             for (int64_t j = 0; j < k; ++j) {
-              scores[order[j]] += own[j] * slope[j];
+              scores[order[j]] += weight[j] * slope[j];
             }
           } else {
             std::fill_n(scores, experts, A(0));
-            A total = 1; // divisor of the weights
-            routing::scores_of(chosen, k, score, own);
-            std::copy_n(own, k, weight);
             if (normalize) {
-              if (score != routing::by_softmax) {
-                total = rows::sum(own, k) + static_cast<A>(routing::least);
-              }
-              rows::apply(weight, k, [=](A w) { return w / total; });
+              routing::normalized(chosen, k, score, weight);
               A shift = rows::dot(slope, weight, k);
               rows::apply(slope, k, [=](A g) { return g - shift; });
+            } else {
+              routing::scores_of(chosen, k, score, weight);
+            }
+            if (score != routing::by_softmax) {
+              rows::apply(chosen, k, [](A x) { return sigmoid(-x); });
             }
             for (int64_t j = 0; j < k; ++j) {
-              A factor = score == routing::by_softmax ? A(1) : 1 - own[j];
+              A factor = score == routing::by_softmax ? A(1) : chosen[j];
               scores[order[j]] = slope[j] * weight[j] * factor;
             }
           }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "mlxgen/kernel.h"
@@ -227,6 +228,12 @@ struct Block {
     C.resize(states());
     zeros.resize(states());
     load_columns(A_in.data + first * states(), count, states(), rate.data());
+    // The limit of the product of an infinite rate and its decay, 0, is 0.
+    for (Row<A>& row : rate) {
+      for (A& a : row.at) {
+        a = std::max(a, std::numeric_limits<A>::lowest());
+      }
+    }
     u = delta = skip = z = {};
     if (D_in) {
       load(D_in.data + first, count, skip);

@@ -40,7 +40,9 @@ inline std::vector<mx::array> second_gradients_of_selective_scan(
   };
   auto rule = [&](const Arrays& given) -> Arrays {
     auto x = taken(given[0]), step = taken(given[1]);
-    auto decay = exp_of(times(column(step, s), given[2]), s);
+    // The limit of the product of an infinite rate and its decay, 0, is 0.
+    auto rate = mx::maximum(given[2], mx::array(-1e30, given[2].dtype()), s);
+    auto decay = exp_of(times(column(step, s), rate), s);
     auto added = times(column(times(step, x), s), row(taken(given[3]), s));
     auto states =
         linear_recurrence(decay, added, given[7], cu_seqlens, 1, false, s);

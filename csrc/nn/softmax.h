@@ -81,7 +81,9 @@ MLXGEN_MULTIVERSION A shifted_sum_here(const A* z, int64_t n, A shift) {
 template <typename A>
 MLXGEN_MULTIVERSION A
 shifted_dot_here(const A* z, const A* weight, int64_t n, A shift) {
-  return sum_over<A>(n, [=](int64_t i) { return (z[i] - shift) * weight[i]; });
+  return sum_over<A>(n, [=](int64_t i) {
+    return weight[i] != 0 ? (z[i] - shift) * weight[i] : A(0);
+  });
 }
 
 /** The count of ones, and the sum of the other numbers, all of which are
@@ -156,7 +158,10 @@ A sum_block(const A* z, int64_t n) {
   return mlxgen::multiversion([&] { return block::sum_here(z, n); });
 }
 
-/** The sum of z - shift, each times its weight if there are weights. */
+/**
+ * The sum of z - shift, each times its weight if there are weights. Elements
+ * with the weight 0 may be -inf.
+ */
 template <typename A>
 A shifted_sum(const A* z, const A* weight, int64_t n, A shift) {
   return mlxgen::multiversion([&] {

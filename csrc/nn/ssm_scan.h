@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -131,6 +132,15 @@ MLXGEN_MULTIVERSION void tangent_here(
   }
 }
 
+/**
+ * The logarithm of a decay, divided by dt. It is finite, because the limit of
+ * its product with a decay of 0 is 0.
+ */
+template <typename A>
+A rate_of(A A_log) {
+  return std::max(-std::exp(A_log), std::numeric_limits<A>::lowest());
+}
+
 /** Numbers in the computing type: the array itself, or a copy. */
 template <typename T, typename A = accum_t<T>>
 const A* widened(const T* from, int64_t count, std::vector<A>& to) {
@@ -204,10 +214,10 @@ void scan(
         int64_t group = (t * groups + head * groups / heads) * columns;
         const A* key = widened(B.data + group, columns, wide_k);
         const A* query = widened(C.data + group, columns, wide_q);
-        A rate = -std::exp(A_log[head]);
+        A rate = rate_of(A_log[head]);
         A decay = std::exp(rate * dt[at]);
         if constexpr (tangents) {
-          A of_log = rate * (of_A_log[head] * dt[at] + of_dt[at]);
+          A of_decay = decay * (of_A_log[head] * dt[at] + of_dt[at]) * rate;
           for (int64_t p = 0; p < count; ++p) {
             of_taken[p] = of_dt[at] * mlxgen::widen(from[p]);
           }
@@ -216,7 +226,7 @@ void scan(
                 count,
                 columns,
                 decay,
-                decay * of_log,
+                of_decay,
                 taken,
                 of_taken,
                 key,
@@ -334,7 +344,8 @@ struct SsmScan {
     for (int64_t i = 0; i < place.rows; ++i) {
       to.v[i] = to.beta * mlxgen::widen(from[i]);
     }
-    std::fill_n(to.w, states, std::exp(-std::exp(A_log[place.head]) * to.beta));
+    A rate = ssm::rate_of(A_log[place.head]);
+    std::fill_n(to.w, states, std::exp(rate * to.beta));
     return true;
   }
 
@@ -363,11 +374,11 @@ struct SsmScan {
           step.beta * sums.v[i] + D[place.head] * step.grad_y[i], grad[i]);
     }
     A of_decay = step.w[0] * sums.beta;
-    A rate = -std::exp(A_log[place.head]);
+    A rate = ssm::rate_of(A_log[place.head]);
     to.dt[at] = of_dt + rate * of_decay;
     // A block's sums over the steps: no other block writes to them.
     at = (place.block * x.dim(0) + place.batch) * place.heads + place.head;
-    to.A_log[at] += rate * step.beta * of_decay;
+    to.A_log[at] += step.beta * of_decay * rate;
     to.D[at] += of_D;
   }
 };

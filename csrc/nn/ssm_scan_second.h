@@ -37,15 +37,18 @@ struct ScanSteps {
       const std::optional<mx::array>& mask,
       const std::optional<mx::array>& cu_seqlens,
       mx::StreamOrDevice s)
-      : s(s),
-        rate(mx::negative(exponential(A_log, s), s)),
-        cu_seqlens(cu_seqlens),
-        computed(mask) {
+      : s(s), rate(rate_of(A_log, s)), cu_seqlens(cu_seqlens), computed(mask) {
     if (cu_seqlens) {
       marks = marks_of(dt, false);
       auto inside = row(mx::greater(*marks, mx::array(0), s), s);
       computed = mask ? mx::logical_and(*mask, inside, s) : inside;
     }
+  }
+
+  /** Finite, because the limit of its product with a decay of 0 is 0. */
+  static mx::array rate_of(const mx::array& A_log, mx::StreamOrDevice s) {
+    mx::array most(69, A_log.dtype()); // its exponential is about 1e30
+    return mx::negative(exponential(mx::minimum(A_log, most, s), s), s);
   }
 
   mx::array marks_of(const mx::array& dt, bool reverse) const {

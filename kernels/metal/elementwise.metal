@@ -26,6 +26,20 @@ T swiglu_metal(T x, T gate) {
 }
 
 template <typename T>
+void swiglu_vjp_metal(
+    T x,
+    T gate,
+    T cotangent,
+    thread T& grad_x,
+    thread T& grad_gate) {
+  T e = precise::exp(-fabs(gate));
+  T sigmoid = (gate < 0 ? e : T(1)) / (1 + e);
+  T rest = (gate < 0 ? T(1) : e) / (1 + e); // 1 - sigmoid
+  grad_x = cotangent * (gate * sigmoid);
+  grad_gate = cotangent * x * (sigmoid * (1 + gate * rest));
+}
+
+template <typename T>
 void sincos_metal(T x, thread T& sin, thread T& cos) {
   sin = precise::sin(x);
   cos = precise::cos(x);

@@ -165,6 +165,8 @@ class Packing:
             raise ValueError(
                 "[packed] cu_seqlens must have the starts of the sequences and the end."
             )
+        if not mx.issubdtype(cu_seqlens.dtype, mx.integer):
+            raise ValueError(f"[packed] cu_seqlens must be integers, not {cu_seqlens.dtype}.")
         if _row is not None:
             raise RuntimeError("[packed] The context is already active.")
         language = getattr(model, "language_model", model)

@@ -1,8 +1,12 @@
 """Compares operators of mlxops with MLX's on this machine: ``python -m mlxops.bench``.
 
-The measurements in the documentation come from other machines than yours. This program takes at
-most two minutes, prints a table, and with ``--json FILE`` writes its numbers for an issue. The file
+The measurements in the documentation come from other machines than yours. This program takes about
+two minutes, prints a table, and with ``--json FILE`` writes its numbers for an issue. The file
 describes the machine, but contains no names of users or folders.
+
+The order of the rows makes the table useful even if the time is too short for all of them, as on a
+CPU, on which each compilation takes about a second: the first rows contain each operator once, the
+next ones its other dtypes.
 
 ``PAIRS`` is the table of operators, their arguments, and the function of MLX that computes the
 same: one function if MLX has it, else the shortest composition.
@@ -42,7 +46,11 @@ PASSES = ("forward", "gradient")  # the gradient includes the forward pass
 DTYPES = ("float32", "float16", "bfloat16")  # of mlxops.nn; float32 of mlxops.special
 ON_CPU = {"N": 8, "T": 8, "V": 8}  # divisors of typical sizes: CPUs are slower
 MOST = 30  # repetitions of a row
+LEAST_BUDGET = 0.05  # seconds for the repetitions of a row
+BUSY = 0.5  # the load per core from which other programs affect the times
 REMEDY = "use more --seconds, or --only"
+NOT_COMPILED = "not compiled: too little time"
+TIME_IS_UP = f"not measured: the time is up; {REMEDY}"
 GRADIENT = 5  # the time of a gradient as a multiple of the forward pass, until it is known
 COLUMNS = (33, 8, 9, 9, 10, 10, 8, 10, 10)  # widths
 # The kernels of mx.fast, by their names in a graph, with those of their gradients.
@@ -960,8 +968,7 @@ def kernels_of(outputs: Sequence[mx.array]) -> tuple[str, ...]:
 
 
 def measure(row: Row, pair: Pair, inputs: Sequence[mx.array], budget: float) -> Row:
-    """Return the row with its numbers, or with a note. It takes about ``budget`` seconds."""
-    begin = time.perf_counter()
+    """Return the row with its numbers, or with a note. Repetitions take ``budget`` seconds."""
     calls: dict[str, Callable[[], list[mx.array]]] = {}
     peaks: dict[str, int] = {}
     notes: list[str] = []
@@ -982,6 +989,7 @@ def measure(row: Row, pair: Pair, inputs: Sequence[mx.array], budget: float) -> 
     times: dict[str, list[float]] = {side: [] for side in calls}
     order = list(calls)
     repetitions = 0
+    begin = time.perf_counter()  # after compilations, which may take far longer
     while order:
         for side in order:
             times[side].append(1e3 * seconds_of(calls[side]))
@@ -1010,49 +1018,100 @@ def one_line(error: Exception) -> str:
     return lines[0].replace(str(Path.home()), "~")[:120]
 
 
+def planned(pairs: Sequence[Pair]) -> list[tuple[Pair, str, str, str]]:
+    """Return the pair, size, dtype and pass of all rows, in rounds with one row of each pair.
+
+    The first rows of a pair alternate between forward and gradient, and differ in their dtypes. The
+    size and the first dtype change from pair to pair. The forward pass precedes its gradient, whose
+    time it predicts.
+    """
+    rounds: list[list[tuple[Pair, str, str, str]]] = []
+    for i, pair in enumerate(pairs):
+        dtypes = DTYPES if pair.name.startswith("nn.") else DTYPES[:1]
+        each = len(dtypes) * len(PASSES)  # rows of a size
+        for r in range(each * len(SIZES)):
+            if r == len(rounds):
+                rounds.append([])
+            size = SIZES[(i + r // each) % len(SIZES)]
+            dtype = dtypes[(i // len(SIZES) + r // len(PASSES)) % len(dtypes)]
+            rounds[r].append((pair, size, dtype, PASSES[r % len(PASSES)]))
+    return list(itertools.chain.from_iterable(rounds))
+
+
 def run(
-    pairs: Sequence[Pair], seconds: float, compiled: bool, show: Callable[[Row], None]
+    pairs: Sequence[Pair],
+    seconds: float,
+    compiled: bool,
+    show: Callable[[Row], None],
+    progress: Callable[[str], None] = lambda text: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[Row]:
     """Measure pairs and return their rows.
 
     Each row gets an equal share of the remaining time. A row is left out, with a note, if an
-    earlier row of the operator shows that even one repetition takes far more.
+    earlier row of the operator shows that even one repetition takes far more. Rows are not compiled
+    while compilations would take so long that some operators had no row.
     """
-    begin = time.perf_counter()
-    planned = [  # what matters most comes first
-        (pair, size, dtype, what)
-        for dtypes, sizes in ((DTYPES[:1], SIZES), (DTYPES[1:], reversed(SIZES)))
-        for size in sizes
-        for dtype in dtypes
-        for pair in pairs
-        for what in PASSES
-        if dtype == DTYPES[0] or pair.name.startswith("nn.")
-    ]
+    begin = clock()
+    plan = planned(pairs)
     rows: list[Row] = []
     costs: dict[tuple[str, str, str], float] = {}  # seconds of a call of both sides
-    for i, (pair, size, dtype, what) in enumerate(planned):
+    overheads: list[float] = []  # seconds of compiled rows, without their repetitions
+    missing = {pair.name for pair in pairs}  # operators without a row
+    for i, (pair, size, dtype, what) in enumerate(plan):
         sizes = sizes_of(pair, size)
         shapes = tuple(shape_of(argument, sizes) for argument in pair.arguments)
-        row = Row(pair.name, size, shapes, dtype, what, pair.compared, compiled and pair.compiled)
-        left = seconds - (time.perf_counter() - begin)
-        share = left / (len(planned) - i)
+        now = clock()
+        left = seconds - (now - begin)
+        overhead = statistics.fmean(overheads) if overheads else 0
+        compiling = compiled and pair.compiled
+        hurried = compiling and overhead * len(missing) > left
+        compiling = compiling and not hurried
+        row = Row(pair.name, size, shapes, dtype, what, pair.compared, compiling)
+        share = left / (len(plan) - i)
         forward = costs.get((pair.name, size, "forward"), 0)
         likely = costs.get((pair.name, size, what), GRADIENT * forward)
         expected = 3 * likely  # a call that compiles, one for the memory, and one that is timed
         note = ""
         if expected >= left:
-            note = f"not measured: the time is up; {REMEDY}"
+            note = TIME_IS_UP
         elif expected > max(seconds / 10, 4 * share):
             note = f"not measured: may take {expected:.0f} s; {REMEDY}"
         if note:
             row = replace(row, note=note)
         else:
+            progress(
+                f"{i + 1} of {len(plan)}, {left:.0f} s left: {pair.name} {size} {dtype} {what}"
+            )
             inputs = draw(pair, sizes, getattr(mx, dtype))
-            row = measure(row, pair, inputs, share)
-            costs[pair.name, size, what] = ((row.ours_ms or 0) + (row.mlx_ms or 0)) / 1e3
+            row = measure(row, pair, inputs, max(LEAST_BUDGET, share - overhead))
+            call = ((row.ours_ms or 0) + (row.mlx_ms or 0)) / 1e3
+            costs[pair.name, size, what] = call
+            missing.discard(pair.name)
+            if compiling:
+                overheads.append(max(0, clock() - now - row.repetitions * call))
+            if hurried:
+                row = replace(row, note="; ".join(filter(None, (row.note, NOT_COMPILED))))
         rows.append(row)
         show(row)
     return rows
+
+
+def summary(rows: Sequence[Row], seconds: float, pairs: Sequence[Pair]) -> list[str]:
+    """Return the lines below the table: how many rows have numbers, and the remedy if few."""
+    count = len(planned(pairs))
+    found = [row for row in rows if row.repetitions]
+    of_dtypes = [(sum(row.dtype == dtype for row in found), dtype) for dtype in DTYPES]
+    operators = len({row.operator for row in found})
+    lines = [
+        f"{len(found)} of {count} rows have numbers ("
+        + ", ".join(f"{dtype}: {n}" for n, dtype in of_dtypes)
+        + f"), of {operators} of {len(pairs)} operators."
+    ]
+    if any(row.note == TIME_IS_UP for row in rows):
+        needed = 10 * math.ceil(seconds * count / max(len(found), 1) / 10)
+        lines.append(f"The time was too short for all: use --seconds {needed}, or --only.")
+    return lines
 
 
 def compiles() -> bool:
@@ -1077,6 +1136,7 @@ def machine(compiled: bool) -> dict[str, Any]:
     return {
         "chip": str(chip or platform.machine()),
         "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),  # of the last minute
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "os": platform.platform(),
         "python": platform.python_version(),
@@ -1104,6 +1164,11 @@ def heading(about: Mapping[str, Any]) -> str:
         f"MLX {about['mlx']}, mlxops {about['mlxops']}, {device.get('name') or device['kind']}",
         "Times are medians. ratio: MLX's time / ours; MB: peak memory above the arguments.",
     ]
+    if about["load"] > BUSY * about["cores"]:
+        lines.append(
+            f"Warning: the machine is busy (load {about['load']:.1f}, {about['cores']} cores). "
+            "Other programs lengthen the times: end them and run this again."
+        )
     if not about["compile"]:
         lines.append(
             "Nothing is compiled: mx.compile has no effect here (on the CPU it needs g++)."
@@ -1199,6 +1264,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mx.set_default_device(before)
 
 
+def progress(text: str) -> None:
+    """Replace the last line of a terminal, on stderr so that it is not in the table."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
 def report(pairs: Sequence[Pair], seconds: float, file: Path | None) -> int:
     """Measure, print the table, write the file, and return the exit status."""
     compiled = compiles()
@@ -1207,14 +1278,19 @@ def report(pairs: Sequence[Pair], seconds: float, file: Path | None) -> int:
 
     def show(row: Row) -> None:
         rows.append(row)
-        print(formatted(row), flush=True)
+        if row.note != TIME_IS_UP:
+            progress("")
+            print(formatted(row), flush=True)
 
     stopped = False
     try:
         print(heading(about))
-        run(pairs, seconds, compiled, show)
-    except KeyboardInterrupt:
-        stopped = True
+        try:
+            run(pairs, seconds, compiled, show, progress)
+        except KeyboardInterrupt:
+            stopped = True
+        progress("")
+        print("", *summary(rows, seconds, pairs), sep="\n", flush=True)
     except BrokenPipeError:  # the table's reader has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         stopped = True

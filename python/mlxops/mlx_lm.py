@@ -336,7 +336,8 @@ def packed(model: Any, cu_seqlens: mx.array) -> AbstractContextManager[None]:
     ``cu_seqlens`` has the starts of the sequences and the end of the last one, ascending, for all
     rows. Each sequence sees only itself: attention, short convolutions and recurrences begin again.
     Positions continue, so that RoPE yields the same attention. Raises ``ValueError`` for a family
-    that is not in ``mlx_lm_packing.FAMILIES``. Other models must not run meanwhile.
+    that is not in ``mlx_lm_packing.FAMILIES``, and if ``cu_seqlens`` is not of integers. Other
+    models must not run meanwhile.
     """
     return mlx_lm_packing.packing.packed(model, cu_seqlens)
 
@@ -352,8 +353,12 @@ def loss(
 
     The logits must be the results of a linear layer or of embeddings, also quantized. They can have
     a scale and a softcap. Other models use ``default_loss``; ``report`` prints the reason. If no
-    token counts, the mean is 0 (with ``default_loss``: NaN).
+    token counts, the mean is 0 (with ``default_loss``: NaN). Raises ``ValueError`` if an array is
+    not of integers.
     """
+    for name, array in (("batch", batch), ("lengths", lengths)):
+        if not mx.issubdtype(array.dtype, mx.integer):
+            raise ValueError(f"[loss] {name} must be integers, not {array.dtype}.")
     head, logits = _find_head(model, batch[:, :-1], cu_seqlens)
     targets = batch[:, 1:].astype(mx.int32)  # unsigned tokens are allowed, and -100 is below
     steps = mx.arange(1, targets.shape[1] + 1)

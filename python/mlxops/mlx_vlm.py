@@ -380,8 +380,9 @@ def packed(model: Any, cu_seqlens: mx.array) -> AbstractContextManager[None]:
     rows. Each sequence sees only itself: attention, short convolutions and recurrences begin again.
     Positions continue, also those of images, so that RoPE and M-RoPE yield the same attention. The
     images of a row are in the order of its tokens. Raises ``ValueError`` for a family that is not
-    in ``mlx_vlm_packing.FAMILIES``, and for a model with an encoder of images that is not in
-    ``mlx_vlm_packing.IMAGES``. Other models must not run meanwhile.
+    in ``mlx_vlm_packing.FAMILIES``, for a model with an encoder of images that is not in
+    ``mlx_vlm_packing.IMAGES``, and if ``cu_seqlens`` is not of integers. Other models must not run
+    meanwhile.
     """
     return mlx_vlm_packing.packed(model, cu_seqlens)
 

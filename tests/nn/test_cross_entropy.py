@@ -140,6 +140,60 @@ def test_no_targets_at_all(rows, reduction):
     assert not np.array(gradient).any()
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("shape", [(3,), (1, 3)], ids=str)
+def test_weights_of_words_that_are_all_0(shape, smoothing):
+    """torch divides by their sum, 0."""
+    logits = mx.array([[1.0, 2.0, -1.0]] * 3).reshape(*shape, 3)
+    for weight, targets in (([0, 0, 0], [0, 2, -100]), ([0, 1, 0], [0, 2, 2])):
+        for row_weight in (None, mx.full(shape, 2.0)):
+            out, gradient = loss_and_grad(
+                logits,
+                mx.array(targets).reshape(shape),
+                mx.array(weight, mx.float32),
+                row_weight=row_weight,
+                label_smoothing=smoothing,
+            )
+            assert out.item() == 0
+            assert not to_numpy(gradient).any()
+
+
+@pytest.mark.parametrize("words", [4, 1500])
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.25}, {"z_loss": 0.1}])
+def test_words_of_weight_0_may_be_impossible(options, words):
+    """As words that only fill a vocabulary: their logits are -inf."""
+    rng = np.random.default_rng(0)
+    z, weight = rng.normal(size=(3, words)), rng.uniform(0.5, 2, words)
+    z[:, 1], weight[1] = -np.inf, 0
+    targets = np.array([2, 1, 3])
+    out, gradient = loss_and_grad(
+        mx.array(z, mx.float32),
+        mx.array(targets),
+        mx.array(weight, mx.float32),
+        reduction="none",
+        **options,
+    )
+    finite = np.where(np.isfinite(z), z, -1e4)
+    wanted, of = losses.cross_entropy(finite, targets, weight, **options, reduction="none")
+    np.testing.assert_allclose(out, wanted, 1e-5)
+    np.testing.assert_allclose(gradient, of, 1e-5, 1e-7)
+    # The same logits, from a layer whose bias is -inf.
+    x, layer = mx.array(z[:, [0, 2, 3]], mx.float32), mx.zeros((words, 3))
+    bias = mx.where(mx.arange(words) == 1, -mx.inf, mx.zeros(words))
+    got = mlxops.nn.linear_cross_entropy(
+        x,
+        layer,
+        mx.array(targets),
+        bias,
+        class_weight=mx.array(weight, mx.float32),
+        reduction="none",
+        **options,
+    )
+    same = np.where(np.arange(words) == 1, -1e4, 0) * np.ones((3, 1))
+    wanted, _ = losses.cross_entropy(same, targets, weight, **options, reduction="none")
+    np.testing.assert_allclose(got, wanted, 1e-5)
+
+
 def test_targets_that_are_no_words():
     logits = mx.zeros((5, 3))
     targets = mx.array([0, -1, 3, 2**31 - 1, 2])

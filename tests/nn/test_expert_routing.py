@@ -110,8 +110,70 @@ def test_special_values():
     assert indices.tolist() == [[1, 3, 0], [0, 3, 2], [0, 1, 2]]
     np.testing.assert_allclose(weights[0], [1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1)), 0], 1e-6)
     assert np.isnan(to_numpy(weights)[1:]).all()
-    weights, _ = mlxops.nn.expert_routing(mx.full((1, 4), -500.0), 2, score="sigmoid")
-    assert weights.tolist() == [[0, 0]]
+
+
+# Logits whose sigmoids are small, 0 in the dtype, or both small and large.
+SMALL = (
+    [-50.0] * 4,
+    [-16, -16.5, -20, -17],
+    [-500, -501, -500.5, -900],
+    [-3e4] * 4,
+    [-80, 2, -0.5, 60],
+)
+
+
+def sigmoids_of(logits, k):
+    """Return the normalized weights and the sigmoids of the opposite of the logits."""
+    x = np.asarray(logits, np.longdouble)
+    chosen = np.argsort(-x, axis=-1, kind="stable")[..., :k]
+    e = np.exp(-np.abs(x))
+    logs = np.take_along_axis(np.minimum(x, 0) - np.log1p(e), chosen, axis=-1)
+    weights = np.exp(logs - logs.max(axis=-1, keepdims=True))
+    rest = np.where(x < 0, 1, e) / (1 + e)
+    return weights / weights.sum(axis=-1, keepdims=True), np.take_along_axis(rest, chosen, axis=-1)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_sigmoids_of_any_size(dtype, k):
+    """No sum vanishes next to a constant, and none is 0."""
+    logits = mx.array(SMALL).astype(dtype)
+    places = mx.argsort(-logits, axis=-1)[:, :k]
+    weights, indices = mlxops.nn.expert_routing(logits, k, score="sigmoid")
+    assert indices.tolist() == places.tolist()
+    wanted, rest = sigmoids_of(to_numpy(logits), k)
+    tiny = 1e-7 if dtype == mx.float16 else 1e-37  # below the smallest normal number
+    np.testing.assert_allclose(to_numpy(weights), wanted, 8 * EPSILON[dtype], tiny)
+    fn = lambda x: mlxops.nn.expert_routing(x, k, score="sigmoid")[0]  # noqa: E731
+    cotangent = mx.array(np.linspace(-1, 2, k) * np.ones((len(SMALL), 1)), dtype)
+    (got,) = mx.vjp(fn, [logits], [cotangent])[1]
+    c = to_numpy(cotangent)
+    exact = (c - (c * wanted).sum(axis=-1, keepdims=True)) * wanted * rest
+    chosen = mx.take_along_axis(got, places, axis=-1)
+    np.testing.assert_allclose(to_numpy(chosen), exact, 16 * EPSILON[dtype], 8 * EPSILON[dtype])
+
+
+def test_bias_of_small_sigmoids():
+    """The bias chooses experts whose sigmoids are all 0 in float32."""
+    logits, bias = mx.array([[3.0, -300, -301, -302]]), mx.array([-2.0, 0.5, 1, 2])
+    weights, indices = mlxops.nn.expert_routing(logits, 2, score="sigmoid", bias=bias)
+    assert indices.tolist() == [[3, 2]]
+    np.testing.assert_allclose(weights, [[1 / (1 + np.e), np.e / (1 + np.e)]], 1e-6)
+
+
+def test_infinite_logits_of_sigmoids(dtype):
+    inf = np.inf
+    logits = [[-inf] * 4, [inf, -inf, 0, inf], [-inf, -9, -inf, -inf], [np.nan, 1, 2, 3]]
+    logits = mx.array(logits, dtype=dtype)
+
+    def weights(x):
+        return mlxops.nn.expert_routing(x, 2, score="sigmoid")[0]
+
+    out, gradient = weights(logits), mx.grad(lambda x: mx.square(weights(x)).sum())(logits)
+    assert to_numpy(out)[:3].tolist() == [[0, 0], [0.5, 0.5], [1, 0]]
+    assert np.isnan(to_numpy(out)[3]).all()
+    assert not to_numpy(gradient)[:3].any() and np.isnan(to_numpy(gradient)[3]).any()
+    second = mx.grad(lambda x: mx.grad(lambda x: mx.square(weights(x)).sum())(x).sum())(logits)
+    assert not to_numpy(second)[:3].any()
 
 
 @pytest.mark.parametrize("biased", [False, True])

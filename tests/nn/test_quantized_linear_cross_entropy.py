@@ -20,6 +20,7 @@ MODES = {
     "affine 4": {"bits": 4, "group_size": 32},
     "affine 8": {"bits": 8},
     "affine 3": {"bits": 3},
+    "affine 1": {"bits": 1},
     "affine": {},
     "mxfp4": {"mode": "mxfp4"},
     "mxfp8": {"mode": "mxfp8"},

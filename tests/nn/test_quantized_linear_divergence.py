@@ -12,7 +12,7 @@ from ops.accuracy import draw
 from mlxgen.testing import gradcheck, metal_backend, to_numpy
 
 MODES = {
-    **{f"affine {bits}": {"bits": bits} for bits in (2, 3, 5, 6, 8)},
+    **{f"affine {bits}": {"bits": bits} for bits in (1, 2, 3, 5, 6, 8)},
     "affine 4": {"bits": 4, "group_size": 32},
     "affine": {},
     "mxfp4": {"mode": "mxfp4"},

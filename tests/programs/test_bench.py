@@ -27,7 +27,10 @@ ROW = {
     *("operator", "size", "shapes", "dtype", "pass", "compared", "compiled", "repetitions"),
     *("ours_ms", "mlx_ms", "ratio", "ours_peak_bytes", "mlx_peak_bytes", "mlx_kernels", "note"),
 }
-MACHINE = {"chip", "cores", "memory_bytes", "os", "python", "mlx", "mlxops", "device", "compile"}
+MACHINE = {
+    *("chip", "cores", "load", "memory_bytes", "os", "python", "mlx", "mlxops", "device"),
+    "compile",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +104,7 @@ def test_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data.keys() == {"format", "machine", "seconds", "rows"}
     machine = data["machine"]
     assert machine.keys() == MACHINE and machine["device"] == {"kind": "cpu"}
-    assert machine["chip"] and machine["memory_bytes"] > 2**28
+    assert machine["chip"] and machine["memory_bytes"] > 2**28 and machine["load"] >= 0
     rows = data["rows"]
     measured = {(r["operator"], r["size"], r["dtype"], r["pass"]) for r in rows}
     expected = {
@@ -119,7 +122,8 @@ def test_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert first["shapes"] == [[32, 64], [32, 64]]
     assert first["ours_peak_bytes"] >= 32 * 64 * 4  # the result
     table = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert sum(words[:1] in (["nn.geglu"], ["special.erf"]) for words in table) == len(rows)
+    shown = [row for row in rows if row["note"] != bench.TIME_IS_UP]
+    assert sum(words[:1] in (["nn.geglu"], ["special.erf"]) for words in table) == len(shown)
 
 
 def test_file_names_neither_user_nor_folder(tmp_path: Path) -> None:
@@ -135,21 +139,114 @@ def test_errors_name_no_folder() -> None:
     assert bench.one_line(OSError(f"cannot open {Path.home()}/a\nmore")) == "cannot open ~/a"
 
 
-def test_time_is_up(tmp_path: Path) -> None:
+def test_time_is_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = written(tmp_path / "numbers.json", "--seconds", "0.000001")["rows"]
     assert len(rows) == sum(12 if p.name.startswith("nn.") else 4 for p in bench.PAIRS)
     assert {row["note"].partition(";")[0] for row in rows} == {"not measured: the time is up"}
     assert all(row["ours_ms"] is row["mlx_ms"] is row["ratio"] is None for row in rows)
+    printed = capsys.readouterr().out
+    assert "not measured" not in printed  # hundreds of lines
+    assert f"0 of {len(rows)} rows have numbers" in printed
+
+
+class Clock:
+    """The time of a machine on which the compilations of a row take so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now = 0.0
+        self.seconds = seconds
+        self.budgets: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def measure(self, row: Any, pair: Any, inputs: Any, budget: float) -> Any:
+        self.now += (self.seconds if row.compiled else min(self.seconds, 0.1)) + budget
+        self.budgets.append(budget)
+        call = 1e3 * budget / 10
+        return replace(row, ours_ms=call, mlx_ms=call, repetitions=5)
+
+
+def rows_of(clock: Clock, monkeypatch: pytest.MonkeyPatch, **given: Any) -> list[Any]:
+    monkeypatch.setattr(bench, "measure", clock.measure)
+    monkeypatch.setattr(bench, "draw", lambda *_: [])
+    rows: list[Any] = []
+    done = bench.run(bench.PAIRS, 120, True, rows.append, clock=clock, **given)
+    assert done == rows
+    return rows
+
+
+def test_the_first_rows_of_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilations take so long that most rows have no numbers: the others differ."""
+    clock = Clock(1.4)
+    found = [row for row in rows_of(clock, monkeypatch) if row.repetitions]
+    assert clock.now < 122
+    assert 75 < len(found) < 120
+    assert len({row.operator for row in found}) == len(bench.PAIRS)
+    assert {row.what for row in found} == set(bench.PASSES)
+    training = [row for row in found if row.operator.startswith("nn.")]
+    for key, values in (("dtype", bench.DTYPES), ("size", bench.SIZES)):
+        counts = [sum(getattr(row, key) == value for row in training) for value in values]
+        assert min(counts) >= len(training) // len(values) - 4
+    text = "\n".join(bench.summary(found, 120, bench.PAIRS))
+    assert f"{len(found)} of {len(bench.planned(bench.PAIRS))} rows have numbers (float32: " in text
+
+
+def test_every_dtype_of_every_operator_before_the_other_size() -> None:
+    plan = bench.planned(bench.PAIRS)
+    assert len({(row[0].name, *row[1:]) for row in plan}) == len(plan)
+    for compared in bench.PAIRS:
+        rows = [row[1:] for row in plan if row[0] is compared]
+        half = len(rows) // 2
+        assert len({size for size, _, _ in rows[:half]}) == 1
+        assert len({row[1:] for row in rows[:half]}) == half
+        assert all(
+            before == (size, dtype, "forward")
+            for before, (size, dtype, what) in zip(rows[::2], rows[1::2], strict=True)
+        )
+
+
+def test_budget_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle machine uses the time for repetitions; on a busy one each row has a few."""
+    idle = Clock(0.02)
+    assert all(row.repetitions for row in rows_of(idle, monkeypatch))
+    assert 110 < idle.now < 125 and min(idle.budgets) > 0.1
+    busy = Clock(3.0)
+    rows = rows_of(busy, monkeypatch)
+    assert busy.now < 124 and min(busy.budgets) == bench.LEAST_BUDGET
+    # Without compilations there is time for each operator, and then again for compilations.
+    assert {row.operator for row in rows if row.repetitions} == {p.name for p in bench.PAIRS}
+    hurried = [row for row in rows if row.note == bench.NOT_COMPILED]
+    assert hurried and not any(row.compiled for row in hurried)
+    assert sum(row.compiled and row.repetitions > 0 for row in rows) > 20
+
+
+def test_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    texts: list[str] = []
+    rows = rows_of(Clock(1.0), monkeypatch, progress=texts.append)
+    assert len(texts) == sum(row.repetitions > 0 for row in rows)
+    assert texts[0].startswith(f"1 of {len(rows)}, 120 s left: {rows[0].operator} ")
+    bench.progress("no terminal")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    bench.progress("a terminal")
+    assert capsys.readouterr().err.endswith("a terminal")
+
+
+@pytest.mark.parametrize(("load", "warned"), [(0.5, False), (30.0, True)])
+def test_load(load: float, warned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    text = bench.heading(bench.machine(True))
+    assert ("Warning: the machine is busy (load 30.0, 8 cores)" in text) == warned
 
 
 def test_slow_rows_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient is not tried if the forward pass has taken too long."""
     monkeypatch.setattr(bench, "measure", lambda row, *_: replace(row, ours_ms=1e3, mlx_ms=1e3))
     rows = bench.run([pair("erf")] * 9, 120, False, lambda row: None)
-    assert [(row.what, row.note.partition(";")[0]) for row in rows[:2]] == [
-        ("forward", ""),
-        ("gradient", "not measured: may take 30 s"),
-    ]
+    notes = {row.what: row.note.partition(";")[0] for row in rows[:18]}
+    assert notes == {"forward": "", "gradient": "not measured: may take 30 s"}
 
 
 def measured(theirs: Any, what: str) -> Any:

@@ -924,6 +924,11 @@ def test_packed_refuses() -> None:
     for starts in (mx.array(3), mx.array([3]), mx.array([[0, 19]])):
         with pytest.raises(ValueError, match="cu_seqlens must have"):
             ours.loss(model, tokens, PAIRS, starts)
+    with pytest.raises(ValueError, match=r"\[packed\] cu_seqlens must be integers, not .*float32"):
+        ours.loss(model, tokens, PAIRS, PACKED.astype(mx.float32))
+    for name, given in (("batch", (tokens * 1.0, PAIRS)), ("lengths", (tokens, PAIRS * 1.0))):
+        with pytest.raises(ValueError, match=rf"\[loss\] {name} must be integers, not .*float32"):
+            ours.loss(model, *given, PACKED)
     own = llama.scaled_dot_product_attention
     with ours.packed(model, PACKED):
         assert llama.scaled_dot_product_attention is not own

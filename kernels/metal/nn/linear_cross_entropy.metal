@@ -217,8 +217,9 @@ linear_cross_entropy_parts(
         if (sums) {
           of_rows[i].move(before);
           for (int k = 0; k < 4; ++k) {
-            bool there = place[k] < words; // else the logit is infinite
-            float relative = there ? z[k] - of_rows[i].all.shift() : 0.0f;
+            // Else the logit may be infinite.
+            bool counts = place[k] < words && factor[k] != 0;
+            float relative = counts ? z[k] - of_rows[i].all.shift() : 0.0f;
             of_rows[i].weight += factor[k];
             of_rows[i].total += factor[k] * relative;
           }

@@ -8,7 +8,6 @@
 using namespace metal;
 
 static constant constexpr const int routing_by_softmax = 0;
-static constant constexpr const float least_total = 1e-20f; // as on the CPU
 
 static constant constexpr const int no_expert = 0x7fffffff;
 
@@ -31,23 +30,33 @@ struct NextExpert {
   }
 };
 
-/** The terms of the scores of a token's experts. */
+/**
+ * The terms of the scores of a token's experts: exponentials relative to `most`
+ * for a softmax, and sigmoids relative to exp(most), divided by `total`.
+ */
 struct Scores {
   int kind;
   float most;
   float total;
 
+  float relative(float logit) const {
+    bool rises = kind == routing_by_softmax || logit < 0;
+    float e = rises ? precise::exp(logit - most) : 1.0f;
+    return kind == routing_by_softmax ? e
+                                      : e / (1 + precise::exp(-fabs(logit)));
+  }
   float of(float logit) const {
-    return kind == routing_by_softmax ? precise::exp(logit - most) / total
-                                      : logistic(logit);
+    return relative(logit) / total;
   }
 };
 
 template <typename T>
 inline Scores
 scores_of(device const T* logits, uint experts, int kind, uint lane) {
-  Scores scores = {kind, -INFINITY, 0};
+  Scores scores = {kind, 0, 1};
   if (kind == routing_by_softmax) {
+    scores.most = -INFINITY;
+    scores.total = 0;
     for (uint i = lane; i < experts; i += 32) {
       scores.most = max(scores.most, static_cast<float>(logits[i]));
     }
@@ -60,13 +69,19 @@ scores_of(device const T* logits, uint experts, int kind, uint lane) {
   return scores;
 }
 
-/** The terms for the chosen experts, one per lane. */
+/**
+ * The terms for scores of the chosen experts, one per lane, divided by their
+ * sum. Sigmoids are relative to the largest one if that is small, because all
+ * of them could be 0.
+ */
 inline Scores scores_of_chosen(float logit, bool has_one, int kind) {
-  Scores scores = {kind, -INFINITY, 0};
-  if (kind == routing_by_softmax) {
-    scores.most = simd_max(has_one ? logit : -INFINITY);
-    scores.total = simd_sum(has_one ? precise::exp(logit - scores.most) : 0.0f);
+  Scores scores = {kind, simd_max(has_one ? logit : -INFINITY), 1};
+  if (kind != routing_by_softmax) {
+    scores.most = scores.most == -INFINITY ? 0 : min(scores.most, 0.0f);
   }
+  float total = simd_sum(has_one ? scores.relative(logit) : 0.0f);
+  bool none = kind != routing_by_softmax && total == 0; // all logits are -inf
+  scores.total = none ? 1 : total;
   return scores;
 }
 
@@ -133,12 +148,8 @@ template <typename T>
   if (normalize) {
     scores = scores_of_chosen(logit, has_one, score);
   }
-  float weight = scores.of(logit);
-  if (normalize && score != routing_by_softmax) {
-    weight /= simd_sum(has_one ? weight : 0.0f) + least_total;
-  }
   if (has_one) {
-    weights[size_t(place.y) * k + lane] = static_cast<T>(weight);
+    weights[size_t(place.y) * k + lane] = static_cast<T>(scores.of(logit));
     indices[size_t(place.y) * k + lane] = uint(own);
   }
 }
@@ -164,23 +175,19 @@ template <typename T>
   float logit = static_cast<float>(logits[own]);
   bool dense = score == routing_by_softmax && !normalize;
   Scores scores;
-  if (dense) {
-    scores = scores_of(logits, experts, score, lane);
-  } else {
+  if (normalize) {
     scores = scores_of_chosen(logit, has_one, score);
+  } else {
+    scores = scores_of(logits, experts, score, lane);
   }
-  float value = has_one ? scores.of(logit) : 0;
-  float weight = value;
-  if (normalize && score != routing_by_softmax) {
-    weight /= simd_sum(value) + least_total;
-  }
+  float weight = has_one ? scores.of(logit) : 0;
   float shift = 0;
   if (normalize || dense) {
     shift = simd_sum(slope * weight);
   }
   slope = dense ? slope * weight : (slope - shift) * weight;
   if (score != routing_by_softmax) {
-    slope *= 1 - value;
+    slope *= logistic(-logit);
   }
   for (uint start = 0; start < experts; start += 32) {
     uint i = start + lane;

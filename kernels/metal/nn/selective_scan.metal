@@ -19,6 +19,11 @@ static constant constexpr const uint width = 32;
 static constant constexpr const uint most_lanes = 16;
 static constant constexpr const uint most_states = most_lanes * per_thread;
 
+/** The limit of the product of an infinite rate and its decay, 0, is 0. */
+inline float4 finite_rate(float4 rate) {
+  return select(rate, float4(-FLT_MAX), rate == -INFINITY);
+}
+
 /** A lane's elements of a row, and the operations of a step on them. */
 struct Lane {
   uint states;
@@ -102,7 +107,7 @@ template <typename T>
   size_t at = size_t(position.y) * steps * channels + channel;
   B += size_t(position.y) * steps * states;
   C += size_t(position.y) * steps * states;
-  float4 rate = lane.read(A + size_t(channel) * states, 1);
+  float4 rate = finite_rate(lane.read(A + size_t(channel) * states, 1));
   float skip = has_D ? D[channel] : 0.0f;
   float4 s = float4(0);
   if (has_state) {
@@ -197,7 +202,7 @@ template <typename T>
   device float* starts =
       scratch + block * 2 * stretch * slot + (thread_in_group.x >> ctz(lanes));
   device float* kept = starts + stretch * slot;
-  float4 rate = lane.read(A + size_t(channel) * states, 1);
+  float4 rate = finite_rate(lane.read(A + size_t(channel) * states, 1));
   float skip = has_D ? D[channel] : 0.0f;
   float4 s = float4(0);
   if (has_state) {

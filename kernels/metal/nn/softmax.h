@@ -143,9 +143,10 @@ struct RowOfLogits {
     if (sums) {
       move(before);
       for (int k = 0; k < per_thread; ++k) {
-        // A missing logit is infinite.
-        weight += k < left ? weights[k] : 0.0f;
-        total += k < left ? weights[k] * (z[k] - all.shift()) : 0.0f;
+        // A missing logit is infinite, and one with the weight 0 may be.
+        bool counts = k < left && weights[k] != 0;
+        weight += counts ? weights[k] : 0.0f;
+        total += counts ? weights[k] * (z[k] - all.shift()) : 0.0f;
       }
     }
   }
@@ -188,8 +189,11 @@ struct RowOutputs {
     float shift = of.all.shift();
     float log_of_sum = of.all.log_sum();
     float lse = shift + log_of_sum + base;
-    float value = weight * (1 - smoothing) * (log_of_sum - (of.target - shift));
+    float value = 0;
     float slope = 0;
+    if (weight != 0) { // else the target's logit may be -inf
+      value = weight * (1 - smoothing) * (log_of_sum - (of.target - shift));
+    }
     if (z_loss != 0) {
       value += weight * z_loss * lse * lse;
       slope += 2 * weight * z_loss * lse;

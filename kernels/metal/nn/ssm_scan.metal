@@ -15,6 +15,14 @@ using namespace metal;
 
 static constant constexpr const int columns_per_lane = 8;
 
+/**
+ * exp(A_log); finite, because the limit of its product with a decay of 0 is 0.
+ */
+inline float rate_of(float A_log) {
+  float rate = precise::exp(A_log);
+  return rate == INFINITY ? FLT_MAX : rate;
+}
+
 /** The sizes of a scan, and a thread's position in it. */
 struct Scan {
   uint steps;
@@ -53,7 +61,7 @@ struct Scan {
 
   /**
    * S_t = decay_t S_{t-1} + dt_t x_t B_t^T and y_t = S_t C_t + D x_t; or the
-   * tangents of S and of y with respect to rate and dt.
+   * tangents of S and of y with respect to A_log and dt.
    */
   template <bool tangents, typename T>
   void run(
@@ -69,7 +77,7 @@ struct Scan {
       device const bool* mask,
       bool has_mask,
       thread const Sequences& sequences,
-      float of_rate,
+      float of_A_log,
       device const float* of_dt,
       device T* y,
       device float* last) const {
@@ -117,7 +125,7 @@ struct Scan {
       if (tangents) {
         float of_step = of_dt[size_t(t) * heads];
         of_taken = of_step * value;
-        of_decay = -decay * (of_rate * step + rate * of_step);
+        of_decay = -decay * (of_A_log * step + of_step) * rate;
       }
       device const T* key = B + size_t(t) * groups * columns;
       device const T* query = C + size_t(t) * groups * columns;
@@ -194,7 +202,7 @@ template <typename T>
       position, lane, x_shape[1], x_shape[2], x_shape[3], B_shape[3], lanes);
   scan.run<false>(
       x,
-      precise::exp(A_log[scan.head]),
+      rate_of(A_log[scan.head]),
       B,
       C,
       B_shape[2],
@@ -235,7 +243,7 @@ template <typename T>
     uint lane [[thread_index_in_simdgroup]]) {
   Scan scan(
       position, lane, x_shape[1], x_shape[2], x_shape[3], B_shape[3], lanes);
-  float rate = precise::exp(A_log[scan.head]);
+  float rate = rate_of(A_log[scan.head]);
   scan.run<true>(
       x,
       rate,
@@ -249,7 +257,7 @@ template <typename T>
       mask,
       has_mask,
       Sequences(cu_seqlens, cu_seqlens_size, x_shape[1]),
-      rate * of_A_log[scan.head],
+      of_A_log[scan.head],
       of_dt,
       y,
       last);
@@ -335,7 +343,7 @@ struct SsmScan {
     }
     if (lane == 0) {
       to[2 * width] = of_dt;
-      to[2 * width + 1] = rate * step.beta * decay;
+      to[2 * width + 1] = step.beta * decay * rate;
       to[2 * width + 2] = of_D;
     }
   }
@@ -407,7 +415,7 @@ template <typename T, int Width>
       mask,
       has_mask,
       Sequences(cu_seqlens, cu_seqlens_size, x_shape[1]),
-      -precise::exp(A_log[place.head]),
+      -rate_of(A_log[place.head]),
       D[place.head],
       shares,
       shares == place.heads ? place.head : place.head / (place.heads / shares),
