@@ -49,6 +49,7 @@ from .values import (
     INT_MAX,
     LEVEL,
     NOTHING,
+    NUMBERS,
     PRESENT,
     Cpp,
     State,
@@ -92,8 +93,6 @@ def _power(a: int, b: int) -> int:
 
 # Operators on int constants, which are computed at generation time.
 INT_CONSTANTS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "**": _power}
-
-_NUMBER_SLOTS = {"float": "double", "scalar": "scalar"}  # by the kind of a conditional number
 
 _type = cache(Type)  # few types exist, and creating one is slow
 
@@ -595,19 +594,22 @@ class Compiler(Lists):
         require(*(value for value in (yes, no) if value.kind == "union"))
         case = self.assumed.get(test.cpp)
         at = node if case is None else node.body if case else node.orelse
-        numbers = "scalar" if "scalar" in (yes.kind, no.kind) else "float"
-        slots = (("shape", "shape"), ("arrays", "arrays"), (_NUMBER_SLOTS[numbers], numbers))
-        for slot, kind in slots:
-            a, b = fit(yes, slot), fit(no, slot)
-            same = yes.kind == no.kind and yes.kind not in (slot, "tuple")  # no conversion needed
+        optional, kinds = yes.optional or no.optional, {yes.kind, no.kind}
+        if not optional and len(kinds) == 2 and kinds <= {*NUMBERS}:
+            # The condition decides about the kind of the number.
+            a = yes.cpp if yes.kind == "scalar" else call("mlxgen::Scalar", yes.cpp)
+            return Value("scalar", ternary(test.cpp, a, no.cpp), at, cases=(test.cpp, yes, no))
+        for kind in ("shape", "arrays"):
+            a, b = fit(yes, kind), fit(no, kind)
+            same = yes.kind == no.kind and yes.kind not in (kind, "tuple")  # no conversion needed
             if a and b and not same:
                 count = yes.count if yes.count == no.count else None
                 fact = self.branch(test.cpp, kind, yes, no)
                 return Value(kind, ternary(test.cpp, a, b), at, count=count, fact=fact)
         kind = no.kind if yes.kind == "none" else yes.kind
-        optional = yes.optional or no.optional or "none" in (yes.kind, no.kind)
+        optional = optional or "none" in kinds
         unwritten = kind in ("tuple", "category", "finfo") or (optional and kind not in CPP_TYPES)
-        if not {yes.kind, no.kind} <= {kind, "none"} or unwritten:
+        if not kinds <= {kind, "none"} or unwritten:
             raise Wrong("branches", node, "+".join(sorted((yes.kind, no.kind))), yes=yes, no=no)
         # Both have the same kind; one or both may be None.
         type_ = "int64_t" if "int64_t" in (yes.type, no.type) else ""
