@@ -231,7 +231,7 @@ def _operator(context: Context, path: str) -> Op | None:
         line=context.entry.line,
     )
     check_unused(context, op)
-    check_unused_lets(context, op)
+    check_unused_lets(context, op, known)
     return op if context.ok else None
 
 

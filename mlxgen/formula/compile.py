@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial, reduce
@@ -37,6 +38,7 @@ from .facts import MIXED, joint, length, operands, option
 from .facts import Need as Need
 from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
+from .mlx import VALUES as VALUES
 from .source import Formula, parsed
 from .translator import Facts, Report, both
 from .translator import Let as Let
@@ -74,7 +76,6 @@ DEEPEST = 100  # nested nodes
 MOST_FORKS = 4  # conditions whose outcomes are checked separately
 # Fields of ``Expr``; "": dropped.
 USED = ("names", "ops", "headers", "impure", "mlx", "keys", "sized", "lets", "")
-VALUES = ("pi", "e", "euler_gamma", "inf", "nan", *DTYPES)  # names other than functions
 
 # Operators: AST node, symbol, and name in the table of rules and in MLX.
 _OPERATORS = """
@@ -93,6 +94,8 @@ def _power(a: int, b: int) -> int:
 
 # Operators on int constants, which are computed at generation time.
 INT_CONSTANTS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "**": _power}
+
+_NOT_IN_CPP = re.compile("[\\0\ud800-\udfff]")  # the end of a literal, and half a character
 
 _type = cache(Type)  # few types exist, and creating one is slow
 
@@ -385,7 +388,7 @@ class Compiler(Lists):
             raise Wrong("long_int", node)
         if value == float("inf"):
             raise Wrong("large_float", node)
-        if isinstance(value, str) and not (value.isascii() and value.isprintable()):
+        if isinstance(value, str) and _NOT_IN_CPP.search(value):
             raise Wrong("bad_string", node)
         return constant(value, node)
 

@@ -15,7 +15,7 @@ from functools import partial, reduce
 from . import explain
 from .explain import Wrong, require
 from .facts import axes_of, either, indexed, length, operands, sliced, total
-from .mlx import MODULES, PythonParam, bind
+from .mlx import CONSTANTS, MODULES, PythonParam, bind
 from .translator import Translator, both, rejected
 from .values import (
     LEVEL,
@@ -317,7 +317,12 @@ class Lists(Translator):
             if not isinstance(t, ast.Name):
                 raise Wrong("loop_variable", t)
             known = {*self.scope.names, *self.scope.lengths, *self.scope.lets, *self.locals}
-            known |= {"mx", *MODULES, *(name.mode for name in self.scope.names.values())}
+            known |= {
+                "mx",
+                *MODULES,
+                *CONSTANTS,
+                *(name.mode for name in self.scope.names.values()),
+            }
             if t.id in known:
                 raise Wrong("taken", t, name=t.id)
             if t.id in found:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ..model.kinds import KINDS
 from ..model.op import Hole
-from ..model.signature import Type
+from ..model.signature import Type, quoted
 
 INT_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -255,7 +255,7 @@ def constant(value: Any, at: ast.expr) -> Value:
     if kind == "bool":
         text = text.lower()
     elif kind == "str":
-        text = '"{}"'.format(value.replace("\\", "\\\\").replace('"', '\\"'))
+        text = quoted(value)
     elif kind == "float":
         text = text.replace("e-0", "e-").replace("inf", "mlxgen::inf").replace("nan", "mlxgen::nan")
     return Value(kind, _number(text), at, type=width, const=value)

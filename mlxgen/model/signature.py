@@ -409,7 +409,17 @@ _ESCAPES = str.maketrans(ESCAPES)
 
 def quoted(text: str) -> str:
     """Return a string literal that is valid in C++ and Python."""
-    return f'"{text.translate(_ESCAPES)}"'
+    plain = text.translate(_ESCAPES)
+    if not plain.isprintable():  # three octal digits end an escape in both languages
+        plain = "".join(c if c.isprintable() else _escaped(ord(c)) for c in plain)
+    return f'"{plain}"'
+
+
+def _escaped(code: int) -> str:
+    """Return the escape sequence of a character."""
+    return (
+        f"\\{code:03o}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
 
 
 def with_article(type: Type) -> str:

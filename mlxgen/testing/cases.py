@@ -232,7 +232,7 @@ class Subject:
     def defaults(self) -> list[str]:
         """The arrays whose default is a number, which the checks otherwise never use."""
         arrays = (arg for arg in self.op["args"] if arg["kind"] == "array")
-        return [arg["name"] for arg in arrays if isinstance(arg["value"], int | float)]
+        return [arg["name"] for arg in arrays if isinstance(arg.get("value"), int | float)]
 
     def call_as(
         self, function: Callable[..., Any], *arrays: mx.array, without: Sequence[str] = ()
