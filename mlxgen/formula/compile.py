@@ -196,6 +196,7 @@ class Compiler(Lists):
 
     def written(self, value: Value, want: Want) -> Cpp:
         """Return the C++ of the result."""
+        value = condition(value) if value.kind == "truth" and want.kind is Kind.BOOL else value
         slot = "int64" if want.kind is Kind.INT else KINDS[want.kind].slot
         fitted = fit(value, slot)
         if fitted is None:
@@ -582,8 +583,11 @@ class Compiler(Lists):
         for part in node.values:
             visits.append(partial(self.visit_knowing, part, known))
             known = both(known, self.facts(part, is_and))
-        tests = [condition(value) for value in self.all(*visits)]
-        return joined("&&" if is_and else "||", tests, node)
+        values = self.all(*visits)
+        found = joined("&&" if is_and else "||", [condition(value) for value in values], node)
+        # Python returns one of the lists, which differs from their truth outside of conditions.
+        lists = any(value.kind != "bool" for value in values)
+        return replace(found, kind="truth") if lists else found
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
         sides: list[set[str]] = []

@@ -335,6 +335,8 @@ def condition(value: Value) -> Value:
     """Check that a value is a condition; a list is true if it is not empty."""
     if value.kind == "tuple":
         return constant(bool(value.items), value.at)
+    if value.kind == "truth":
+        return replace(value, kind="bool")
     if value.kind in LISTS and (not value.optional or value.name):
         plain = dereferenced(value) if value.optional else value
         tests = [present(value.cpp)] * value.optional

@@ -38,6 +38,7 @@ TEXTS = {
     "tuple": "a tuple",  # written in the formula; its items are values
     "union": "an array or a string",
     "category": "a category of dtypes",
+    "truth": "one of several lists",  # of `and` and `or`, in conditions only
     **dict.fromkeys(("finfo", "iinfo"), "information on a dtype"),
     "pairs": "pairs of ints",  # std::vector<std::pair<int, int>>, of comprehensions
 }
