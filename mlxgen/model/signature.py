@@ -404,22 +404,17 @@ class Signature(NamedTuple):
 # C++ has no literal for this number, because a minus is an operator there.
 INT64_MIN = "INT64_MIN"
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
-_ESCAPES = str.maketrans(ESCAPES)
+# Other control characters; three octal digits, or four others, end an escape in both languages.
+_CONTROL = {
+    code: f"\\{code:03o}" if code < 0x80 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+}
+_ESCAPES = _CONTROL | str.maketrans(ESCAPES)
 
 
 def quoted(text: str) -> str:
     """Return a string literal that is valid in C++ and Python."""
-    plain = text.translate(_ESCAPES)
-    if not plain.isprintable():  # three octal digits end an escape in both languages
-        plain = "".join(c if c.isprintable() else _escaped(ord(c)) for c in plain)
-    return f'"{plain}"'
-
-
-def _escaped(code: int) -> str:
-    """Return the escape sequence of a character."""
-    return (
-        f"\\{code:03o}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-    )
+    return f'"{text.translate(_ESCAPES)}"'
 
 
 def with_article(type: Type) -> str:
