@@ -16,6 +16,7 @@ from typing import NamedTuple
 from ..formula import trees
 from ..formula.explain import Wrong
 from ..formula.lets import Insert
+from ..formula.mlx import CONSTANTS
 from ..formula.numbers import evaluated
 from ..formula.source import parsed
 from ..model.kinds import Kind
@@ -83,7 +84,7 @@ class NamedAxes:
         self.taken = {arg.name for arg in signature.args} - self.ints
         outputs = [output.name for output in signature.outputs]
         arrays = [arg.name for arg in signature.arrays]
-        self.taken |= {*outputs, *meanings(arrays, outputs), *RESERVED, "out"}
+        self.taken |= {*outputs, *meanings(arrays, outputs), *RESERVED, *CONSTANTS, "out"}
         # Required arrays with a single form determine the sizes of their axes.
         self.sure = {
             arg.name: self.of[arg.name][0]
@@ -262,6 +263,9 @@ def why_no_axis(text: str) -> tuple[str, str, str]:
         return "power", ": powers are not supported", f"{power[1]}*{power[1]}"
     if re.fullmatch(r"\d[\d_]*", text):
         return "number", ": a number cannot have leading zeros or underscores", str(int(text))
+    if not text.isascii():
+        char = next(c for c in text if not c.isascii())
+        return "", f": '{char}' (U+{ord(char):04X}) is not an ASCII character", ""
     if text.isidentifier():
         return "word", ": it is a Python keyword", another(text)
     if text.startswith("-"):

@@ -324,13 +324,17 @@ class Context(Named):
         want: Want,
         names: Mapping[str, Name],
         stream: bool = True,
+        only: Collection[str] = (),
     ) -> Expr | None:
         """Compile a formula of the entry; report problems at their location in it.
 
         Without a stream, a formula uses shapes, dtypes and attributes, and cannot compute arrays.
+        ``only``: report only errors of these codes, in `let`s that the formula uses.
         """
 
         def report(code: str, message: str, start: int, end: int, help: Help) -> None:
+            if only:
+                return
             self.fail(path)
             if not isinstance(formula, str):
                 self.report(code, message, path, help)
@@ -340,6 +344,8 @@ class Context(Named):
         def report_let(
             name: str, code: str, message: str, start: int, end: int, help: Help
         ) -> None:
+            if only and code not in only:
+                return
             self.fail(path)
             error = name, message, start  # several formulas may have it
             if self.lets[name].text[start:end] in self.around.broken or error in self.let_errors:

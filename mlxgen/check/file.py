@@ -34,6 +34,7 @@ from ..read.yaml import Document
 from . import gradients, results
 from .arguments import read_arguments
 from .context import Context, Named, SharedState
+from .defaults import check_defaults
 from .entry import check_keys, form_known, read_entry
 from .fit import check_manual, check_own_name
 from .kernels import match_kernels
@@ -318,6 +319,7 @@ def _operator(context: Context, path: str) -> Op | None:
         return None
     usable = check_keys(context)
     arguments = read_arguments(context)
+    check_defaults(context, arguments)
     samples = check_samples(context, arguments)
     check_overload(context, samples)
     if not usable:
@@ -354,7 +356,7 @@ def _operator(context: Context, path: str) -> Op | None:
         line=context.entry.line,
     )
     check_unused(context, op)
-    check_unused_lets(context, op)
+    check_unused_lets(context, op, known)
     return op if context.ok else None
 
 

@@ -11,12 +11,14 @@ import re
 from ..formula.compile import Let
 from ..formula.explain import Wrong
 from ..formula.lets import words
-from ..formula.mlx import MODULES
+from ..formula.mlx import CONSTANTS, MODULES
 from ..formula.source import FormulaText, parsed
 from ..model.op import Op
 from ..read.names import clash, meanings
 from .arguments import names_in_use
-from .context import Context, Path
+from .context import Context, Known, Path
+
+_NAMES = ("MG303", "MG304", "MG309")  # unknown names, functions and methods
 
 
 def read_lets(context: Context) -> None:
@@ -62,12 +64,14 @@ def _problem(context: Context, name: str) -> str | None:
         return "is a named axis"
     if name in MODULES:
         return "is a module of MLX"
+    if name in CONSTANTS:
+        return "is a constant of formulas"
     reason = clash(name, "an argument") or meanings(arrays, outputs).get(name)
     return f"cannot be used: {reason}" if reason else None
 
 
-def check_unused_lets(context: Context, op: Op) -> None:
-    """Warn of `let`s that no formula uses."""
+def check_unused_lets(context: Context, op: Op, known: Known) -> None:
+    """Warn of `let`s that no formula uses, and report their unknown names."""
     exprs = [op.forward.expr, *op.derivatives.exprs, *(check.expr for check in op.checks)]
     exprs += [rule.expr for rule in (*op.output_rules.shapes, *op.output_rules.dtypes) if rule]
     exprs += [expr for kernel in op.forward.kernels for expr in kernel.formulas]
@@ -75,3 +79,4 @@ def check_unused_lets(context: Context, op: Op) -> None:
     for name in context.lets:
         if name not in used:
             context.warning("unused_let", ("let", name), key=True, name=name)
+            context.formula(("let", name), name, context.want_outputs(), known.names(), only=_NAMES)

@@ -30,14 +30,14 @@ AXES = 32
 DISTANCE = 0.1  # minimum distance from the points of `away_from`: DISTANCE in testing/cases.py
 _ENOUGH = 0.05  # the part of a domain that must be so far from them, to find numbers
 
-_LIMITS = {
+LIMITS = {
     "bool_": (0, 1),
     **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
     **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
     "float16": (-65504, 65504),
     "float64": (-1e300, 1e300),
 }
-_SINGLE = (-3.4e38, 3.4e38)  # all other dtypes
+SINGLE = (-3.4e38, 3.4e38)  # all other dtypes
 
 _USUAL = ArraySample()
 
@@ -308,7 +308,7 @@ def _extents(given: ArraySample) -> tuple[int, ...]:
 
 def _invalid_numbers(given: ArraySample, dtype: str) -> Iterator[Problem]:
     """Yield numbers that the dtype cannot represent, and domains without valid numbers."""
-    low, high = _LIMITS.get(dtype, _SINGLE if given.dtype else _LIMITS["float64"])
+    low, high = LIMITS.get(dtype, SINGLE if given.dtype else LIMITS["float64"])
     whole = dtype in INTEGER or dtype == "bool_"
     ends = {"low", "high"} & given.model_fields_set
     numbers: list[tuple[Path, float]] = [((key,), getattr(given, key)) for key in sorted(ends)]

@@ -8,23 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..model.op import dotted_names
+from ..model.signature import Kind, Type
 
 _join = ", ".join
 OpDict = dict[str, Any]
 # The kind of a change, its description, and whether it breaks callers.
 Found = tuple[str, str, bool]
-
-# For each kind, the kinds that accept all of its values.
-_WIDER = {
-    "int": ("float", "array", "axes"),
-    "bool": ("int", "float", "array"),
-    "float": ("array",),
-    "enum": ("str",),
-    "ints": ("axes",),
-}
 
 
 class Change(NamedTuple):
@@ -98,8 +91,9 @@ def _operator(old: OpDict, new: OpDict, reachable: set[str]) -> Iterator[Found]:
             yield "argument-removed", f"argument '{name}' removed", True
             continue
         yield from _argument(name, arg, after[name])
-        lost = set(old["dtypes"].get(name, ())) - set(new["dtypes"].get(name, ()))
-        if lost and new["form"] == "kernels":
+        kept = new["dtypes"].get(name)  # of arrays
+        lost = set(old["dtypes"].get(name, ())) - set(kept or ())
+        if lost and kept:
             message = f"argument '{name}' no longer accepts {_join(sorted(lost))}"
             yield "dtypes-removed", message, True
     yield from _positions(before, after)
@@ -127,10 +121,12 @@ def _operator(old: OpDict, new: OpDict, reachable: set[str]) -> Iterator[Found]:
 
 def _argument(name: str, old: OpDict, new: OpDict) -> Iterator[Found]:
     what = f"argument '{name}'"
-    if old["type"] != new["type"]:
-        wider = _takes_all(old, new)
+    was, now = _type(old), _type(new)
+    if was != now:
+        wider = now.takes_all(was)
         kind = "argument-widened" if wider else "argument-retyped"
-        yield kind, f"{what}: {old['type']} -> {new['type']}", not wider
+        texts = [f"{type.python} of 64 bits" if type.int64 else type.python for type in (was, now)]
+        yield kind, f"{what}: {texts[0]} -> {texts[1]}", not wider
     if old["has_default"] and not new["has_default"]:
         yield "default-removed", f"{what} lost its default {old['default']}", True
     elif not old["has_default"] and new["has_default"]:
@@ -162,10 +158,8 @@ def _positions(before: dict[str, OpDict], after: dict[str, OpDict]) -> Iterator[
             yield "argument-added", f"new argument '{name}' = {arg['default']}", False
 
 
-def _takes_all(old: OpDict, new: OpDict) -> bool:
-    """Return whether every value that was accepted is still accepted."""
-    if old["optional"] and not new["optional"]:
-        return False
-    if old["kind"] == new["kind"]:
-        return old["kind"] != "enum" or set(old["choices"]) <= set(new["choices"])
-    return new["kind"] in _WIDER.get(old["kind"], ())
+def _type(arg: OpDict) -> Type:
+    """Return the type of an argument; Python does not distinguish floats by their width."""
+    given = {"choices": arg["choices"], "optional": arg["optional"], **arg.get("resolved", {})}
+    kind, choices = Kind(given.pop("kind", arg["kind"])), tuple(given.pop("choices"))
+    return replace(Type(kind, choices=choices, **given), single=False)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial, reduce
@@ -37,6 +38,7 @@ from .facts import MIXED, joint, length, operands, option
 from .facts import Need as Need
 from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
+from .mlx import VALUES as VALUES
 from .source import Formula, parsed
 from .translator import Facts, Report, both
 from .translator import Let as Let
@@ -49,6 +51,7 @@ from .values import (
     INT_MAX,
     LEVEL,
     NOTHING,
+    NUMBERS,
     PRESENT,
     Cpp,
     State,
@@ -73,7 +76,6 @@ DEEPEST = 100  # nested nodes
 MOST_FORKS = 4  # conditions whose outcomes are checked separately
 # Fields of ``Expr``; "": dropped.
 USED = ("names", "ops", "headers", "impure", "mlx", "keys", "sized", "lets", "")
-VALUES = ("pi", "e", "euler_gamma", "inf", "nan", *DTYPES)  # names other than functions
 
 # Operators: AST node, symbol, and name in the table of rules and in MLX.
 _OPERATORS = """
@@ -93,7 +95,7 @@ def _power(a: int, b: int) -> int:
 # Operators on int constants, which are computed at generation time.
 INT_CONSTANTS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "**": _power}
 
-_NUMBER_SLOTS = {"float": "double", "scalar": "scalar"}  # by the kind of a conditional number
+_NOT_IN_CPP = re.compile("[\\0\ud800-\udfff]")  # the end of a literal, and half a character
 
 _type = cache(Type)  # few types exist, and creating one is slow
 
@@ -194,6 +196,7 @@ class Compiler(Lists):
 
     def written(self, value: Value, want: Want) -> Cpp:
         """Return the C++ of the result."""
+        value = condition(value) if value.kind == "truth" and want.kind is Kind.BOOL else value
         slot = "int64" if want.kind is Kind.INT else KINDS[want.kind].slot
         fitted = fit(value, slot)
         if fitted is None:
@@ -386,7 +389,7 @@ class Compiler(Lists):
             raise Wrong("long_int", node)
         if value == float("inf"):
             raise Wrong("large_float", node)
-        if isinstance(value, str) and not (value.isascii() and value.isprintable()):
+        if isinstance(value, str) and _NOT_IN_CPP.search(value):
             raise Wrong("bad_string", node)
         return constant(value, node)
 
@@ -581,8 +584,11 @@ class Compiler(Lists):
         for part in node.values:
             visits.append(partial(self.visit_knowing, part, known))
             known = both(known, self.facts(part, is_and))
-        tests = [condition(value) for value in self.all(*visits)]
-        return joined("&&" if is_and else "||", tests, node)
+        values = self.all(*visits)
+        found = joined("&&" if is_and else "||", [condition(value) for value in values], node)
+        # Python returns one of the lists, which differs from their truth outside of conditions.
+        lists = any(value.kind != "bool" for value in values)
+        return replace(found, kind="truth") if lists else found
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
         sides: list[set[str]] = []
@@ -596,19 +602,22 @@ class Compiler(Lists):
         require(*(value for value in (yes, no) if value.kind == "union"))
         case = self.assumed.get(test.cpp)
         at = node if case is None else node.body if case else node.orelse
-        numbers = "scalar" if "scalar" in (yes.kind, no.kind) else "float"
-        slots = (("shape", "shape"), ("arrays", "arrays"), (_NUMBER_SLOTS[numbers], numbers))
-        for slot, kind in slots:
-            a, b = fit(yes, slot), fit(no, slot)
-            same = yes.kind == no.kind and yes.kind not in (slot, "tuple")  # no conversion needed
+        optional, kinds = yes.optional or no.optional, {yes.kind, no.kind}
+        if not optional and len(kinds) == 2 and kinds <= {*NUMBERS}:
+            # The condition decides about the kind of the number.
+            a = yes.cpp if yes.kind == "scalar" else call("mlxgen::Scalar", yes.cpp)
+            return Value("scalar", ternary(test.cpp, a, no.cpp), at, cases=(test.cpp, yes, no))
+        for kind in ("shape", "arrays"):
+            a, b = fit(yes, kind), fit(no, kind)
+            same = yes.kind == no.kind and yes.kind not in (kind, "tuple")  # no conversion needed
             if a and b and not same:
                 count = yes.count if yes.count == no.count else None
                 fact = self.branch(test.cpp, kind, yes, no)
                 return Value(kind, ternary(test.cpp, a, b), at, count=count, fact=fact)
         kind = no.kind if yes.kind == "none" else yes.kind
-        optional = yes.optional or no.optional or "none" in (yes.kind, no.kind)
+        optional = optional or "none" in kinds
         unwritten = kind in ("tuple", "category", "finfo") or (optional and kind not in CPP_TYPES)
-        if not {yes.kind, no.kind} <= {kind, "none"} or unwritten:
+        if not kinds <= {kind, "none"} or unwritten:
             raise Wrong("branches", node, "+".join(sorted((yes.kind, no.kind))), yes=yes, no=no)
         # Both have the same kind; one or both may be None.
         type_ = "int64_t" if "int64_t" in (yes.type, no.type) else ""

@@ -15,7 +15,7 @@ from functools import partial, reduce
 from . import explain
 from .explain import Wrong, require
 from .facts import axes_of, either, indexed, length, operands, sliced, total
-from .mlx import MODULES, PythonParam, bind
+from .mlx import CONSTANTS, MODULES, PythonParam, bind
 from .translator import Translator, both, rejected
 from .values import (
     LEVEL,
@@ -317,7 +317,12 @@ class Lists(Translator):
             if not isinstance(t, ast.Name):
                 raise Wrong("loop_variable", t)
             known = {*self.scope.names, *self.scope.lengths, *self.scope.lets, *self.locals}
-            known |= {"mx", *MODULES, *(name.mode for name in self.scope.names.values())}
+            known |= {
+                "mx",
+                *MODULES,
+                *CONSTANTS,
+                *(name.mode for name in self.scope.names.values()),
+            }
             if t.id in known:
                 raise Wrong("taken", t, name=t.id)
             if t.id in found:
@@ -330,6 +335,8 @@ def condition(value: Value) -> Value:
     """Check that a value is a condition; a list is true if it is not empty."""
     if value.kind == "tuple":
         return constant(bool(value.items), value.at)
+    if value.kind == "truth":
+        return replace(value, kind="bool")
     if value.kind in LISTS and (not value.optional or value.name):
         plain = dereferenced(value) if value.optional else value
         tests = [present(value.cpp)] * value.optional

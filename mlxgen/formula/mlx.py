@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..diagnostics import Guess, did_you_mean
+from ..model.dtypes import CATEGORIES, DTYPES
 from ..read.settings import numbers
 from . import explain
 from .explain import Wrong, escaped
@@ -44,6 +45,9 @@ from .values import (
 )
 
 TABLE = Path(__file__).parent / "data" / "functions.json"
+# Names of formulas other than functions, modules and those of the entry.
+VALUES = ("pi", "e", "euler_gamma", "inf", "nan", *DTYPES)
+CONSTANTS = frozenset([*VALUES, "newaxis", *CATEGORIES])
 PARTS = ("functions", "aliases")  # parts of the table that depend on the release
 MODULES = ("linalg", "fft", "random", "fast")  # submodules of mlx.core
 

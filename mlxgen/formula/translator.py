@@ -76,6 +76,10 @@ _UNKNOWN = ("unknown_name", "unknown_function", "unknown_method")
 UNKNOWN_NAMES = (*_UNKNOWN, "omitted", "function", "no_cotangent")
 
 
+# Functions of a list of numbers, and the operations on two of them.
+PAIRWISE = {"sum": "add", "prod": "multiply", "min": "min", "max": "max"}
+
+
 class Name(NamedTuple):
     """The meaning of an identifier of a formula."""
 
@@ -451,13 +455,17 @@ class Translator:
         degrees_of: Callable[[Mapping[str, int]], Sequence[Fact]],
         bound: Mapping[str, Value],
     ) -> Value:
-        """Store the degrees of an operator's results in ``grad`` or ``tangent``."""
+        """Store the degrees of an operator's results in ``grad`` or ``tangent``.
+
+        The results may depend on all arguments.
+        """
         degrees = {arg: degree_of_all(operands([given])) for arg, given in bound.items()}
+        uses = frozenset[str]().union(*(fact.uses for fact in operands(bound.values())))
         found: Sequence[Fact] = [Fact()]
         if max(degrees.values(), default=0) > 0:
             found = degrees_of(degrees) or [Fact(degree=OPAQUE)]
-        known = [Fact(degree=fact.degree) for fact in found]
-        one = Fact(degree=degree_of_all(known))
+        known = [Fact(degree=fact.degree, uses=uses) for fact in found]
+        one = Fact(degree=degree_of_all(known), uses=uses)
         value.fact = known if value.kind == "arrays" and len(known) == value.count else one
         self.spot(value)
         return value
@@ -513,10 +521,19 @@ class Translator:
         if name == "len" and value.is_array:
             self.specialize(at)
         found = None if name in ("min", "max") and value.length == 0 else self.rule(name, given, at)
+        if found is None and name in PAIRWISE and value.kind == "tuple" and value.items:
+            found = self.pairwise(PAIRWISE[name], value.items, at)
         if found is None:
             last = len(given) - 1 if fit(given[-1], "dtype") is None else 0
             raise rejected(name, params[last], given[last])
         return found
+
+    def pairwise(self, name: str, numbers: Sequence[Value], at: ast.expr) -> Value | None:
+        """Apply an operation to several numbers; the kind of the result depends on all of them."""
+        out: Value | None = numbers[0]
+        for number in numbers[1:]:
+            out = out and self.rule(name, [out, number], at)
+        return out if out and out.kind in NUMBERS and out.kind != "bool" else None
 
     def folded(self, name: str, param: PythonParam, given: Sequence[Value], at: ast.expr) -> Value:
         """Translate a function of any number of operands: of all at once, or pairwise."""

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ..model.kinds import KINDS
 from ..model.op import Hole
-from ..model.signature import Type
+from ..model.signature import Type, quoted
 
 INT_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -38,6 +38,7 @@ TEXTS = {
     "tuple": "a tuple",  # written in the formula; its items are values
     "union": "an array or a string",
     "category": "a category of dtypes",
+    "truth": "one of several lists",  # of `and` and `or`, in conditions only
     **dict.fromkeys(("finfo", "iinfo"), "information on a dtype"),
     "pairs": "pairs of ints",  # std::vector<std::pair<int, int>>, of comprehensions
 }
@@ -255,7 +256,7 @@ def constant(value: Any, at: ast.expr) -> Value:
     if kind == "bool":
         text = text.lower()
     elif kind == "str":
-        text = '"{}"'.format(value.replace("\\", "\\\\").replace('"', '\\"'))
+        text = quoted(value)
     elif kind == "float":
         text = text.replace("e-0", "e-").replace("inf", "mlxgen::inf").replace("nan", "mlxgen::nan")
     return Value(kind, _number(text), at, type=width, const=value)
@@ -315,12 +316,17 @@ def as_double(value: Value) -> Cpp:
     """Convert any number to a C++ double."""
     if value.const is not None and value.kind == "int":
         return _number(f"{value.const}.0")
+    if value.kind == "scalar" and value.cases is not None:  # of numbers of known kinds
+        test, yes, no = value.cases
+        return ternary(test, as_double(yes), as_double(no))
     plain = value.kind == "float" and value.type != "float"
     return value.cpp if plain else call("static_cast<double>", value.cpp)
 
 
 def to_float(value: Value) -> Cpp:
     """Convert a number of unknown kind, which may be optional, to a C++ double."""
+    if value.cases is not None and not value.optional:
+        return as_double(value)
     return call("mlxgen::to_float", value.cpp)
 
 
@@ -333,6 +339,11 @@ def wide(value: Value) -> Cpp | None:
 def not_negative(value: Value) -> Cpp | None:
     """Accept an int that is not known to be negative."""
     return None if value.const is not None and value.const < 0 else value.cpp
+
+
+def natural(value: Value) -> Cpp | None:
+    """Accept a literal int that is not negative."""
+    return None if value.const is None else not_negative(value)
 
 
 def random_key(value: Value) -> Cpp:
@@ -414,6 +425,11 @@ def floats(value: Value) -> Cpp | None:
     return braces("std::vector<double>", *found) if found is not None else None
 
 
+def reals(value: Value) -> Cpp | None:
+    """Convert floats, but no ints, to a std::vector<double>."""
+    return floats(value) if all(item.kind == "float" for item in value.items) else None
+
+
 def nested(value: Value) -> Cpp | None:
     """Convert lists of ints to a std::vector of std::vector<int>."""
     found = fit_all(value.items, "ints")
@@ -433,6 +449,7 @@ def _lists(slot: str) -> dict[str, Ways]:
 SLOTS: Mapping[str, Ways] = {
     **{slot: {slot: as_is} for slot in ("array", "bool", "str", "dtype", "bools", "optionals")},
     "floats": {"floats": as_is, "tuple": floats},
+    "reals": {"floats": as_is, "tuple": reals},
     **{slot: {slot: as_is} for slot in ("finfo", "iinfo")},
     "weak": dict.fromkeys(("array", *NUMBERS), as_is),
     "value": {
@@ -451,6 +468,7 @@ SLOTS: Mapping[str, Ways] = {
     "int32": {"int": lambda value: None if value.type else value.cpp},
     "int64": {"int": as_is},
     "size": {"int": not_negative},
+    "natural": {"int": natural},
     "wide": {"int": wide},
     "flag": {"bool": as_is},
     "category": {"dtype": as_is, "category": as_is},

@@ -106,13 +106,9 @@ def _is_none(term: Term) -> bool:
     return isinstance(term, ast.Constant) and term.value is None
 
 
-def _is(term: ast.AST, value: float) -> bool:
-    return (
-        isinstance(term, ast.Constant)
-        and isinstance(term.value, int | float)
-        and not isinstance(term.value, bool)
-        and term.value == value
-    )
+def _is(term: ast.AST, value: int) -> bool:
+    """Return whether a term is this int; a float would make floats of integers."""
+    return isinstance(term, ast.Constant) and type(term.value) is int and term.value == value
 
 
 def _simplified(term: Any) -> Any:

@@ -46,6 +46,18 @@ class Spelling(NamedTuple):
     metal: tuple[CppType, ...] = ()  # for parameters of Metal kernels
 
 
+# For each kind, the other kinds that accept all of its values.
+WIDER: Mapping[Kind, tuple[Kind, ...]] = {
+    Kind.BOOL: (Kind.INT, Kind.FLOAT, Kind.NUMBER, Kind.ARRAY),
+    Kind.INT: (Kind.FLOAT, Kind.NUMBER, Kind.ARRAY, Kind.AXES),
+    Kind.FLOAT: (Kind.NUMBER, Kind.ARRAY),
+    Kind.NUMBER: (Kind.ARRAY,),
+    Kind.ENUM: (Kind.STR,),
+    Kind.INTS: (Kind.SHAPE, Kind.AXES, Kind.FLOATS),
+    Kind.SHAPE: (Kind.INTS, Kind.AXES, Kind.FLOATS),
+    Kind.ARRAYS: (Kind.OPTIONALS,),
+}
+
 # Metal's integers, by the first name in METAL_TYPES, and the C++ integers of the same width.
 METAL_INTS: Mapping[str, str] = {
     "int": "int",

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from .cpp import ENTRY, FLOAT, INT, INT64, CppType
 from .dtypes import DTYPES
-from .kinds import KINDS
+from .kinds import KINDS, REAL, WIDER
 from .kinds import Kind as Kind  # most users of Kind also need Type
 
 _ITEMS = {  # the kinds of lists of attributes, and of their items
@@ -140,6 +140,26 @@ class Type:
             limit = 1 << (63 if self.int64 or self.kind is Kind.NUMBER else 31)
             return value in range(-limit, limit)
         return value in {Kind.ENUM: self.choices, Kind.DTYPE: DTYPES}.get(self.kind, (value,))
+
+    def takes_all(self, other: Type) -> bool:
+        """Return whether an argument of this type accepts every value of another type."""
+        kind = self.kind is other.kind or self.kind in WIDER.get(other.kind, ())
+        length = (
+            self.length == other.length
+            or (other.length, self.length) == (None, 1)
+            or (other.length == 1 and self.kind is Kind.AXES)
+        )
+        # One int in place of a list, or a string in place of an array.
+        one = other.kind is Kind.INT and self.kind is Kind.INTS and self.length is not None
+        string = other.kind is Kind.ENUM and self.is_union
+        return (
+            (one or string or (kind and length))
+            and (self.optional or not other.optional)
+            and (self.int64 or not other.int64 or self.kind in (*REAL, Kind.ARRAY))
+            and (self.kind is Kind.STR or set(other.choices) <= set(self.choices))
+            and (self.empty or not other.empty)
+            and self.variadic == other.variadic
+        )
 
     def _cpp_spelling(self) -> str:
         """Return the type of a parameter in the C++ spelling of entries."""
@@ -384,7 +404,12 @@ class Signature(NamedTuple):
 # C++ has no literal for this number, because a minus is an operator there.
 INT64_MIN = "INT64_MIN"
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
-_ESCAPES = str.maketrans(ESCAPES)
+# Other control characters; three octal digits, or four others, end an escape in both languages.
+_CONTROL = {
+    code: f"\\{code:03o}" if code < 0x80 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+}
+_ESCAPES = _CONTROL | str.maketrans(ESCAPES)
 
 
 def quoted(text: str) -> str:

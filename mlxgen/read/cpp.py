@@ -12,7 +12,9 @@ address space comes first, as in "device const T*".
 
 from __future__ import annotations
 
+import platform
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -27,7 +29,14 @@ from .preprocess import Preprocessor, SourceError, SourceText
 Attribute = int | str | None  # the argument: [[buffer(0)]] has 0, [[kernel]] None
 Names = tuple[str, ...]
 
-CPP = {"__cplusplus": "202002L"}
+# The compiler's macros of this machine, for which the package is built.
+_SYSTEM = {"darwin": ("__APPLE__", "__MACH__"), "linux": ("__linux__", "__gnu_linux__")}
+_MACHINE = {
+    **{"x86_64": ("__x86_64__",), "aarch64": ("__aarch64__",)},
+    "arm64": ("__arm64__", "__aarch64__"),
+}
+_PLATFORM = (*_SYSTEM.get(sys.platform, ()), *_MACHINE.get(platform.machine(), ()))
+CPP = {"__cplusplus": "202002L", **dict.fromkeys(_PLATFORM, "1")}
 # Macros of Metal's compiler and <metal_stdlib>, for the oldest supported version.
 METAL = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
 
@@ -50,6 +59,7 @@ _BLANKED_METAL = re.compile(
 )
 _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_REQUIRES = re.compile(r"\brequires\b")
 _INLINE = re.compile(r"\b(?:inline|static|constexpr|consteval)\b")
 # Nodes that declare the name of a type.
 _DECLARING = {
@@ -386,7 +396,7 @@ class _Walk:
             template=tuple(name for name, _, _ in named),
             template_defaults=tuple(default for _, default, _ in named),
             template_kinds=tuple(kind for _, _, kind in named),
-            requires=head.partition("requires")[2],
+            requires="".join(_REQUIRES.split(head, 1)[1:]),
             inline=bool(template or "" in namespace or _INLINE.search(head)),
             result=normalised(result),
             params=tuple(self.params(listed)),

@@ -11,11 +11,13 @@ An expansion has the location of the macro's call; all other text keeps its loca
 from __future__ import annotations
 
 import errno
+import operator
 import os
 import re
 import stat
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -48,13 +50,31 @@ _NAMESPACE = re.compile(r"\bnamespace\s+([\w:\s]+)\{")
 _BRACKET = re.compile(rf"{LITERAL}|[()\[\]{{}}]")
 _WORD_OR_LITERAL = re.compile(rf"{LITERAL}|\b[A-Za-z_]\w*")
 _GIVEN = re.compile(r"\s*\(([^()]*)\)")  # arguments of a macro
-_CALCULATION = re.compile(
-    r"(?:[\s()+\-%>=!&|^~]|<(?!<)|<<\s*\d\d?\b|\*(?!\*)|/(?!/)|and|or|not"
-    r"|0[xX][\da-fA-F]{1,16}\b|\d{1,20}\b)*"
+# C's operators from loosest to tightest, and their values.
+_BINARY: tuple[Mapping[str, Callable[[int, int], int]], ...] = (
+    {"||": lambda a, b: bool(a or b)},
+    {"&&": lambda a, b: bool(a and b)},
+    {"|": operator.or_},
+    {"^": operator.xor},
+    {"&": operator.and_},
+    {"==": operator.eq, "!=": operator.ne},
+    {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
+    {"<<": lambda a, b: a << (b & 63), ">>": lambda a, b: a >> (b & 63)},
+    {"+": operator.add, "-": operator.sub},
+    {
+        "*": operator.mul,
+        "/": lambda a, b: _quotient(a, b),
+        "%": lambda a, b: a - b * _quotient(a, b),
+    },
 )
-_CALLED = re.compile(r"(?:\b\d\w*|\))\s*\(")  # an unknown macro with arguments
+_UNARY: Mapping[str, Callable[[int], int]] = {
+    **{"!": operator.not_, "-": operator.neg, "+": operator.pos, "~": operator.invert}
+}
+_WORDS = {"and": "&&", "or": "||", "not": "!"}
+_CALCULATION = re.compile(
+    r"\s*(0[xX][\da-fA-F]{1,16}\b|\d{1,20}\b|and\b|or\b|not\b|<<|>>|[<>=!]=|&&|\|\||[-+*/%<>&|^~!?:()])\s*"
+)
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-_PYTHON = {"&&": " and ", "||": " or ", "!": " not "}
 
 
 class SourceError(Exception):
@@ -139,14 +159,82 @@ class Macros(dict[str, Macro | None]):
         yield text[start:stop], (start, stop, True)
 
 
+def _quotient(a: int, b: int) -> int:
+    """Divide as C, which rounds toward zero."""
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
 def calculated(text: str) -> int | None:
-    """Return the value of an integer expression; None if it cannot be computed."""
-    if len(text) > MAX_CONDITION or not _CALCULATION.fullmatch(text) or _CALLED.search(text):
+    """Return the value of an integer expression in C; None if it cannot be computed."""
+    words = [_WORDS.get(word, word) for word in _CALCULATION.findall(text)]
+    if len(text) > MAX_CONDITION or _CALCULATION.sub("", text):
         return None
-    try:
-        return int(eval(text.replace("/", "//").strip(), {"__builtins__": {}}))
-    except (SyntaxError, ArithmeticError, TypeError, ValueError, MemoryError, RecursionError):
-        return None
+    with suppress(ArithmeticError, ValueError, IndexError, RecursionError):
+        calculation = _Calculation(words)
+        value = calculation.choice()
+        return None if calculation.words[:-1] else _wrapped(value)
+    return None
+
+
+def _wrapped(value: int) -> int:
+    """Return the value in 64 bits, those of C's intmax_t."""
+    return (int(value) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+class _Calculation:
+    """A recursive descent over the words of an expression.
+
+    ``skipped`` counts the operands around the current one that do not matter, and may divide by 0.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = ["", *reversed(words)]  # the next one is the last
+        self.skipped = 0
+
+    def choice(self) -> int:
+        """Return the value of ``a ? b : c`` or of its first part."""
+        test = self.joined(0)
+        if self.words[-1] != "?":
+            return test
+        self.words.pop()
+        yes = self.maybe(self.choice, bool(test))
+        if self.words.pop() != ":":
+            raise ValueError
+        no = self.maybe(self.choice, not test)
+        return yes if test else no
+
+    def maybe(self, part: Callable[[], int], matters: bool) -> int:
+        """Return the value of a part; any value if it does not matter."""
+        self.skipped += not matters
+        value = part()
+        self.skipped -= not matters
+        return value
+
+    def joined(self, level: int) -> int:
+        """Return the value of operands that operators of a precedence or a tighter one join."""
+        if level == len(_BINARY):
+            return self.operand()
+        value = self.joined(level + 1)
+        while (sign := self.words[-1]) in _BINARY[level]:
+            self.words.pop()
+            matters = sign not in ("&&", "||") or bool(value) is (sign == "&&")
+            other = self.maybe(lambda: self.joined(level + 1), matters)
+            if not (self.skipped and sign in "/%"):
+                value = _wrapped(_BINARY[level][sign](value, other))
+        return value
+
+    def operand(self) -> int:
+        """Return the value of a number, of a part in brackets, or of one with a sign."""
+        word = self.words.pop()
+        if word in _UNARY:
+            return _wrapped(_UNARY[word](self.operand()))
+        if word != "(":
+            octal = word[0] == "0" and word[1:].isdigit()
+            return _wrapped(int(word, 8 if octal else 0))
+        value = self.choice()
+        if self.words.pop() != ")":
+            raise ValueError
+        return value
 
 
 def read_text(path: str | Path, unsaved: Texts | None = None) -> str:
@@ -354,8 +442,8 @@ class Preprocessor:
         text = re.sub(r"\bdefined\b\s*\(?\s*(\w+)\s*\)?", lambda m: str(int(m[1] in macros)), rest)
         text = macros.expand(text)
         text = re.sub(r"\b(\d\w*?)[uUlL]*\b", r"\1", text)
-        text = re.sub(r"\b[A-Za-z_]\w*", lambda m: str(int(m[0] == "true")), text)
-        text = re.sub(r"&&|\|\||!(?!=)", lambda m: _PYTHON[m[0]], text)
+        known = {**{word: word for word in _WORDS}, "true": "1"}
+        text = re.sub(r"\b[A-Za-z_]\w*", lambda m: known.get(m[0], "0"), text)
         return calculated(text) != 0
 
     def closure(self, path: str, *, libraries: bool = False) -> list[SourceText]:

@@ -123,7 +123,7 @@ def _resolve(
     root: Path, document: dict[str, Any], reader: _Reader, yaml: Path | None
 ) -> Settings | None:
     project = reader.table(document, "project")
-    table = reader.table(reader.table(document, "tool"), "mlxgen")
+    table = reader.table(reader.table(document, "tool"), "mlxgen", "tool")
     for key, value in table.items():
         what = f"a list of {LISTS[key]}" if key in LISTS else "a string"
         if key not in KEYS:
@@ -349,12 +349,14 @@ class _Reader:
             self.diagnostics.error("MG702", message, Span(_FILE, 1, 1, 1, 1))
         return None
 
-    def table(self, parent: dict[str, Any], key: str) -> dict[str, Any]:
-        """Return a table inside a table; empty if it is missing."""
+    def table(self, parent: dict[str, Any], key: str, table: str = "") -> dict[str, Any]:
+        """Return a table inside a ``table``; empty if it is missing."""
+        inside = f"{table}." if table else ""
         found = parent.get(key, {})
         if isinstance(found, dict):
             return found
-        self.error("MG704", f"'{key}' must be a table, not {found!r}", key)
+        message = f"'{key}' must be a table, not {found!r}"
+        self.error("MG704", message, key, f"write the settings below a line [{inside}{key}]", table)
         return {}
 
     def error(
@@ -375,7 +377,13 @@ class _Reader:
 
         If it is missing, the location is that of its table, or the first line.
         """
-        span = Span(_FILE, 1, 1, 1, 1)
+        text = self.text.text
+        first = re.search(r"^[ \t]*\[|\Z", text, re.M)
+        dotted = re.compile(
+            rf"^[ \t]*(?P<key>({re.escape(table)}\.)?{re.escape(key)})[ \t]*=", re.M
+        )
+        above = dotted.search(text, 0, first.start() if first else 0)
+        span = self.text.at(*above.span("key")) if above else Span(_FILE, 1, 1, 1, 1)
         name = rf"^[ \t]*(?P<key>[\"']?{re.escape(key)}[\"']?)[ \t]*="
         pattern = re.compile(name + r"[ \t]*(?P<value>[^#\n]*[^#\s])?", re.M)
         for found in _TABLE.finditer(self.text.text):

@@ -102,11 +102,23 @@ _TOKEN = re.compile(
     |"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|->|=>|-[ ]>|\.\.\.|\S|\Z)""",
     re.ASCII | re.VERBOSE,
 )
+_BLANK = " \t\n\r\f\v"  # no other space separates tokens
 _OPEN = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _CLOSE = frozenset(_OPEN.values())
 _LIMIT, _DEEPEST = 10_000, 50
 _RESULTS = ("array", "Tensor", "void", "std::pair", "std::tuple", "std::vector")
 _MESSAGES = Path(__file__).parent / "messages.txt"
+
+
+# The types of words in any spelling, of which another one may lack the word.
+_ELSEWHERE = {word: type for one in (CPP, TORCH, PYTHON) for word, type in one.words.items()}
+_ELSEWHERE |= {"number": _NUMBER, "Number": _NUMBER, "scalar": _NUMBER}
+
+
+def _spelled(type: Type, grammar: Grammar) -> str:
+    """Return a type in a spelling, or ""."""
+    word = next((word for word, own in grammar.words.items() if own == type), "")
+    return word or (type.python if grammar is PYTHON else "")
 
 
 class Bad(Exception):
@@ -119,8 +131,8 @@ class Tokens:
     grammar: Grammar
 
     def __init__(self, text: str, report: Report) -> None:
-        pieces = _TOKEN.findall(text[:_LIMIT].rstrip())  # each with the spaces before it
-        self.tokens: list[str] = [piece.lstrip() for piece in pieces]
+        pieces = _TOKEN.findall(text[:_LIMIT].rstrip(_BLANK))  # each with the spaces before it
+        self.tokens: list[str] = [piece.lstrip(_BLANK) for piece in pieces]
         self.ends = list(accumulate(map(len, pieces)))
         self.i = 0
         self.text = text
@@ -151,7 +163,8 @@ class Tokens:
             elif token in ("'", '"'):
                 raise self.error("quote_left_open", self.place(i))
             elif not token.isascii():
-                raise self.error("not_ASCII", self.place(i), token=token, number=ord(token))
+                key = "space" if token.isspace() else "" if token.isprintable() else "invisible"
+                raise self.error("not_ASCII", self.place(i), key, token=token, number=ord(token))
         if opened:
             token = self.tokens[opened[-1]]
             raise self.error("left_open", self.place(opened[-1]), token=token, closing=_OPEN[token])
@@ -380,5 +393,7 @@ class Types(Tokens):
             missing = "no_type"  # the name of one of several outputs
         mistake = "misspelled_type" if guess else missing
         guess = replace(guess, word=known.get(guess.word or ""))
+        if (same := _ELSEWHERE.get(word)) and (own := _spelled(same, grammar)):
+            guess, mistake = Guess(own, certain=True), "misspelled_type"
         listed = ", ".join(known.values())
         return self.error(mistake, begin, word, word=word, name=word, guess=guess, known=listed)

@@ -214,7 +214,10 @@ class Subject:
         """The reason why the operator cannot be called or differentiated with the sample, or ""."""
         try:
             with _quiet():
-                mx.eval(self.function(*self.draw(mx.float32)))
+                arrays = self.draw(mx.float32)
+                mx.eval(self.function(*arrays))
+                if self.defaults:
+                    mx.eval(self.call_as(self.case.function, *arrays, without=self.defaults))
                 if self.differentiable:
                     testing.require_finite(self.function, self.draw(self.dtype), self.dtype)
         except Exception as error:
@@ -225,9 +228,17 @@ class Subject:
         """Call the operator with these arrays and the other values of the sample."""
         return self.call_as(self.case.function, *arrays)
 
-    def call_as(self, function: Callable[..., Any], *arrays: mx.array) -> Any:
-        """Call a variant of the operator in the same way."""
-        given = self.keywords(arrays)
+    @property
+    def defaults(self) -> list[str]:
+        """The arrays whose default is a number, which the checks otherwise never use."""
+        arrays = (arg for arg in self.op["args"] if arg["kind"] == "array")
+        return [arg["name"] for arg in arrays if isinstance(arg.get("value"), int | float)]
+
+    def call_as(
+        self, function: Callable[..., Any], *arrays: mx.array, without: Sequence[str] = ()
+    ) -> Any:
+        """Call a variant of the operator in the same way, ``without`` some arguments."""
+        given = {k: v for k, v in self.keywords(arrays).items() if k not in without}
         first: list[Any] = []
         star = [arg.get("resolved", {}).get("variadic", False) for arg in self.op["args"]]
         for arg, variadic in zip(self.op["args"], star, strict=True):

@@ -123,6 +123,8 @@ BENT = """
     both(grad, x)
     two(grad, x)[1]
     exp(bound(grad))
+    stop_gradient(grad)
+    x * grad + x * stop_gradient(grad)
     opaque(x, grad) * exp(grad)
 """.strip().splitlines()
 

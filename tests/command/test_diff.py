@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mlxgen.command.diff import compare
+from mlxgen.check.file import resolve
+from mlxgen.command import operators
+from mlxgen.command.diff import _type, compare
+from mlxgen.diagnostics import Diagnostics
+from mlxgen.model.signature import Kind, Type
+from mlxgen.read.sources import Sources
+from mlxgen.read.yaml import Document
+from mlxgen.render.python import op_dict
 
 Op = dict[str, Any]
 
@@ -87,6 +96,88 @@ def arg(number: int, **values: Any) -> Callable[[Op], object]:
 )  # fmt: skip
 def test_changes(change: Callable[[Op], object], found: list[tuple[str, bool]]) -> None:
     assert changed(change) == found
+
+
+# Types of arguments, in pairs of different kinds, choices, widths, lengths and optionals.
+TYPES = [
+    *("int x", "int64_t x", "double x", "float x", "bool x", "Scalar x", "const std::string& x"),
+    *('enum("a", "b") x', 'enum("a") x', 'std::optional<enum("a", "b")> x', "Dtype x"),
+    *("std::vector<int> x", "Shape x", "axes x", "int[2] x", "int[3] x", "int[1] x"),
+    *("std::vector<double> x", "std::vector<bool> x", "std::vector<std::vector<int>> x"),
+    *("std::optional<int> x", "std::optional<double> x", "std::optional<std::vector<int>> x"),
+    *("const array& x", 'std::variant<array, enum("a")> x', "const std::vector<array>& x"),
+    "const std::vector<std::optional<array>>& x",
+]
+VALUES = [
+    *(2, 2**40, 2.5, "a", "b", "c", "int8", None, [], [1], [1, 2], [1, 2, 3], [2**40], [0.5]),
+    *([True], [[1, 2]]),
+]
+
+
+def resolved(*args: str, dtypes: str = "float32") -> list[Op]:
+    """Return an operator `f` for each second argument."""
+    text = "".join(
+        f"- signature: 'array f{i}(const array& y, {arg})'\n  composite: y\n  dtypes: {dtypes}\n"
+        for i, arg in enumerate(args)
+    )
+    diags = Diagnostics()
+    document = Document.parse(text, "mlx_ops.yaml", diags)
+    assert document is not None
+    project = operators.plain_settings(Path("nowhere/mlx_ops.yaml"))
+    ops = resolve(document, project, Sources(project, diags, None), diags)
+    return [{**op_dict(op), "name": "f", "python_name": "f"} for op in ops]
+
+
+def test_pairs_of_types() -> None:
+    """A change breaks callers unless all values of the old type fit the new one."""
+    ops = dict(zip(TYPES, resolved(*TYPES), strict=True))
+    types = {text: _type(op["args"][1]) for text, op in ops.items()}
+
+    def takes(type_: Type, value: Any) -> bool:
+        if value is None:
+            return type_.optional
+        if type_.kind is Kind.FLOATS and isinstance(value, list):
+            return all(isinstance(one, int | float) for one in value)
+        if type_.kind in (Kind.FLOAT, Kind.NUMBER, Kind.ARRAY) and isinstance(value, int | float):
+            return True
+        return type_.takes(type_.spread(value))
+
+    def accepted(type_: Type) -> list[Any]:
+        return [value for value in VALUES if takes(type_, value)]
+
+    widened = 0
+    for (old, a), (new, b) in product(ops.items(), repeat=2):
+        found = compare([a], [b])
+        if types[old] == types[new]:
+            assert not found, (old, new)
+            continue
+        (change,) = found
+        lost = [value for value in accepted(types[old]) if value not in accepted(types[new])]
+        assert change.breaking or not lost, (old, new, lost)
+        widened += not change.breaking
+    assert widened == 59
+
+
+def test_choices_defaults_and_dtypes() -> None:
+    def found(old: Op, new: Op) -> list[tuple[str, bool]]:
+        return [(change.kind, change.breaking) for change in compare([old], [new])]
+
+    two, one, other, text = resolved(
+        'enum("a", "b") x = "a"',
+        'enum("a") x = "a"',
+        'enum("a", "b") x = "b"',
+        'const std::string& x = "a"',
+    )
+    assert found(two, one) == [("argument-retyped", True)]
+    assert found(one, two) == [("argument-widened", False)]
+    assert found(two, text) == [("argument-widened", False)]
+    assert found(two, other) == [("default-changed", True)]
+    (wide,), (narrow,) = resolved("int x", dtypes="[float16, float32]"), resolved("int x")
+    assert found(wide, narrow) == [("dtypes-removed", True)]
+    assert found(narrow, wide) == []
+    long, usual = resolved("int64_t x", "int x")
+    (change,) = compare([long], [usual])
+    assert change.breaking and change.message.endswith("int of 64 bits -> int")
 
 
 def test_internal_operators_may_change() -> None:

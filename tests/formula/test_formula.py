@@ -13,8 +13,10 @@ import re
 import shutil
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,8 @@ def check_cpp(source: str, folder: Path) -> None:
         ("w @ x if w is not None else x", "w.has_value() ? mx::matmul(*w, x, s) : x"),
         ("x if w is None else w", "!w.has_value() ? x : *w"),
         ("x if mode == 'a' else y", 'mode == "a" ? x : y'),
+        ("x if name == 'é\"\\\\' else y", 'name == "é\\"\\\\" ? x : y'),
+        ("x if name == '\\n\\r\\x01' else y", 'name == "\\n\\015\\001" ? x : y'),
         ("x if bias == 'none' else bias", 'bias_mode == "none" ? x : *bias'),
         ("bias.T if 'none' != bias else x", 'bias_mode != "none" ? mx::transpose(*bias, s) : x'),
         ("x if bias in ('none',) else bias", 'bias_mode == "none" ? x : *bias'),
@@ -250,6 +254,12 @@ def test_arrays(text: str, expected: str | None) -> None:
         ("x.ndim == n", Want(Kind.BOOL), "mlxgen::ndim(x) == n"),
         ("0 < n <= 3", Want(Kind.BOOL), "0 < n && n <= 3"),
         ("not flag and n > 0", Want(Kind.BOOL), "!flag && n > 0"),
+        ("ints or shape", Want(Kind.BOOL), "!ints.empty() || !shape.empty()"),
+        ("n if flag else 0.5", Want(Kind.FLOAT), "flag ? static_cast<double>(n) : 0.5"),
+        ("n if flag else 0.5", Want(Kind.NUMBER), "flag ? mlxgen::Scalar(n) : 0.5"),
+        ("max(n, 2.5)", Want(Kind.NUMBER), "mlxgen::max(n, 2.5)"),
+        ("round(alpha)", Want(Kind.INT), "mlxgen::round(alpha)"),
+        ("2 ** n", Want(Kind.NUMBER), "mlxgen::pow(2, n)"),
         ("flag or n > 0 and n < 3", Want(Kind.BOOL), "flag || (n > 0 && n < 3)"),
         ("mode in ('a', 'b')", Want(Kind.BOOL), 'mode == "a" || mode == "b"'),
         ("n not in x.shape", Want(Kind.BOOL), "!mlxgen::contains(x.shape(), n)"),
@@ -337,7 +347,7 @@ def test_formulas_over_several_lines() -> None:
 
 def test_offsets_count_characters() -> None:
     text = '"é" + foo'
-    assert [t[2:4] for t in errors(text)] == [(0, 3), (6, 9)]
+    assert [t[2:4] for t in errors(text)] == [(6, 9)]
 
 
 def test_all_errors_are_reported() -> None:
@@ -473,6 +483,10 @@ def test_all_errors_are_reported() -> None:
         ("x if n else y", "MG312", "n", "n != 0"),
         ("x if w else y", "MG312", "w", "is not None"),
         ("x if flag else 0", "MG312", None, "zeros_like"),
+        ("x * (ints or shape)", "MG308", None, "one of several lists"),
+        ("sum(x, axis=ints or shape)", "MG307", "ints or shape", "one of several lists"),
+        ("x * int(not ints or shape)", "MG307", None, "one of several lists"),
+        ("reshape(x, (2 ** n, -1))", "MG307", None, "Sequence[int]"),
         ("2", "MG313", "2", "full_like"),
         ("xs", "MG313", "xs", "[0]"),
         ("x.shape", "MG313", "x.shape", "expected an array"),
@@ -913,7 +927,102 @@ def value_formulas() -> list[tuple[str, str]]:
     return [(kind, text) for kind, texts in found.items() for text in _split(texts)]
 
 
-RUN = """#include "mlx/io.h"
+# Numbers: operators on operands of all kinds. The result and its kind are Python's.
+
+# Kinds of operands: their type, their C++ type and their values.
+OPERANDS: dict[str, tuple[Type, str, list[Any]]] = {
+    "int": (Type(Kind.INT), "int", [-(2**31), -3, 0, 1, 7, 2**31 - 1]),
+    "wide": (Type(Kind.INT, int64=True), "int64_t", [-(2**40), -1, 0, 2]),
+    "float": (Type(Kind.FLOAT), "double", [-2.5, -0.0, 0.1, 2.0, math.inf]),
+    "bool": (Type(Kind.BOOL), "bool", [False, True]),
+    "number": (Type(Kind.NUMBER), "mlxgen::Scalar", [True, -3, 2, 0.5]),
+}
+OF_NUMBERS = """
+a + b; a - b; a * b; a / b; a // b; a % b; a ** b; min(a, b); max(a, b); a if p else b
+a == b; a != b; a < b; a <= b < 2; a in (b, 2); min(a, b, 1.5); max((a, b)); sum([a, b])
+(a, b)[1]; -a; +a; abs(a); round(a); int(a); float(a); bool(a); a ** 2; a ** -1; 2 ** a; not a
+a and b; a or b; a * 1.0; a + 0; a // 2; a / 2; (a if p else 0.5) + 1; -(1 if p else a) // 2
+(a if p else b) == 2; abs(a if p else b); round(a if p else b); int(a if p else b)
+min(a if p else b, 1); float(a if p else b); a if p else b if p else 1.5; int(a // 2) if p else a
+hint(a if p else 2.5); prod((a, b))
+"""
+GRID = """
+template <typename T>
+std::vector<T> values();
+template <typename A, typename B>
+void grid(int i, mlxgen::Scalar (*f)(A, B, bool)) {
+  for (auto a : values<A>()) {
+    for (auto b : values<B>()) {
+      for (bool p : {false, true}) {
+        try {
+          auto v = f(a, b, p);
+          auto kind = v.is_bool() ? "bool" : v.is_float() ? "float" : "int";
+          std::printf("%d %s ", i, kind);
+          v.is_float() ? std::printf("%.17g\\n", static_cast<double>(v))
+                       : std::printf("%ld\\n", long(static_cast<int64_t>(v)));
+        } catch (const std::exception&) {
+          std::printf("%d raises 0\\n", i);
+        }
+      }
+    }
+  }
+}
+"""
+
+
+def number_grid() -> tuple[list[str], list[str], list[tuple[str, Any, bool]]]:
+    """Return C++ declarations, statements that print results, and the expected ones."""
+    declared, lines = [GRID], list[str]()
+    words = {-(2**31): "INT_MIN", math.inf: "mlxgen::inf"}
+    for _, cpp_type, values in OPERANDS.values():
+        listed = ", ".join(words.get(v, f"{v}".lower()) for v in values)
+        declared.append(
+            f"template <>\nstd::vector<{cpp_type}> values() {{\n  return {{{listed}}};\n}}\n"
+        )
+    expected: list[tuple[str, Any, bool]] = []
+    accepted = Counter[str]()
+    for text in _split(OF_NUMBERS):
+        for a, b in product(OPERANDS, OPERANDS):
+            if "b" not in re.findall(r"\w+", text) and a != b:
+                continue
+            types = {"a": OPERANDS[a], "b": OPERANDS[b]}
+            names = {name: Name(type_) for name, (type_, *_) in types.items()}
+            scope = Scope({**names, "p": Name(Type(Kind.BOOL))}, {}, {})
+            if errors(text, Want(Kind.NUMBER), scope):
+                continue
+            accepted[text] += 1
+            expr = compiled(text, Want(Kind.NUMBER), scope)
+            params = "".join(f"{cpp_type} {name}, " for name, (_, cpp_type, _) in types.items())
+            body = f"[]({params}bool p) -> mlxgen::Scalar {{ {samples.body(expr)} }}"
+            lines.append(f"  grid({len(lines)}, +{body}); // {text}")
+            for x, y, p in product(OPERANDS[a][2], OPERANDS[b][2], (False, True)):
+                given = {"a": x, "b": y, "p": p, "hint": lambda n: n, "prod": math.prod}
+                try:
+                    huge = "**" in text and isinstance(y, int) and max(abs(x), abs(y)) > 99
+                    want = None if huge else eval(text, given)
+                except (ArithmeticError, ValueError) as error:
+                    want = error
+                large = max(abs(x), abs(y)) >= 2**31
+                expected.append((f"{text} of {x!r}, {y!r}, {p}", want, large))
+    assert min(accepted[text] for text in _split(OF_NUMBERS)) > 0, accepted
+    return declared, lines, expected
+
+
+def same_number(want: Any, large: bool, kind: str, value: float) -> bool:
+    """Return whether C++ has Python's number; it may raise for more than 32 bits."""
+    if want is None:  # a power that takes Python too long
+        return True
+    if isinstance(want, Exception | complex):  # floats go on to infinity, as in MLX
+        return kind == "raises" or kind == "float" or abs(value) >= 2**31
+    if kind == "raises":
+        return large or abs(want) >= 2**31 or not math.isfinite(want)
+    same = math.isclose(value, want, rel_tol=1e-15) or (value != value and want != want)
+    return kind == type(want).__name__ and same
+
+
+RUN = """#include <climits>
+#include <cstdio>
+#include "mlx/io.h"
 #include "mlxgen/formula.h"
 namespace mx = mlx::core;
 std::string folder;
@@ -927,7 +1036,8 @@ void keep(int i, int64_t v) { keep(i, mx::array(v, mx::int64)); }
 void keep(int i, int v) { keep(i, mx::array(v, mx::int64)); }
 void keep(int i, bool v) { keep(i, mx::array(v)); }
 void keep(int i, double v) { keep(i, mx::array(v, mx::float64)); }
-int main(int, char** argv) {
+"""
+MAIN = """int main(int, char** argv) {
   mx::set_default_device(mx::Device::cpu);
   mx::StreamOrDevice s = mx::Device::cpu;
   folder = argv[2];
@@ -970,7 +1080,8 @@ def test_values(tmp_path: Path) -> None:
     facts = {k: ArrayFacts(v.shape, str(v.dtype).split(".")[-1]) for k, v in arrays.items()}
     facts |= {"mask": facts["sq"], "text": "full", "empty": None}
     facts = {**NUMBERS, **facts, "v": None, "xs": [facts["x"], facts["y"]]}
-    lines = [RUN]
+    declared, printing, numbers = number_grid()
+    lines = [RUN, *declared, MAIN, *printing]
     lines += [f'  auto {k} = in.at("{k}");' for k in arrays if k != "w"]
     lines += ['  std::optional<mx::array> w = in.at("w");', "  std::optional<mx::array> v;"]
     lines += ["  std::vector<mx::array> xs{x, y};", CPP_NUMBERS]
@@ -1015,6 +1126,11 @@ def test_values(tmp_path: Path) -> None:
             )
         if not same:
             wrong.append(f"{text}: {have.dtype} {have} instead of {want}")
+    assert not wrong, "\n".join(wrong)
+    found = [line.split()[1:] for line in done.stdout.splitlines()]
+    for (text, *want), (kind, value) in zip(numbers, found, strict=True):
+        if not same_number(*want, kind, float(value) if kind == "float" else int(value)):
+            wrong.append(f"{text}: {kind} {value} instead of {want[0]!r}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -69,7 +69,7 @@ loop_variable | stack([x for x.T in xs]) | stack([a for a in xs])
 loop_count | stack([a for a, b, c in zip(xs, xs)]) | stack([a for a, b in zip(xs, xs)])
 long_int | x * 99999999999999999999 | x * 1e20
 large_float | x * 1e999 | x * inf
-bad_string | x if mode == "ä" else y | x if mode == "a" else y
+bad_string | x if mode == "a\\0" else y | x if mode == "a" else y
 module | x * linalg | x * linalg.norm(x)
 unknown_function | linalg(x) | exp(x)
 quote | x if mode == 'a else y | x if mode == 'a' else y

@@ -27,6 +27,10 @@ from mlxgen.imports import terms
         ("a if m != 'x' and not f else c", {"m": "'y'", "f": "False"}, "a"),
         ("a if x.ndim else b", {"a": "c"}, "c if x.ndim else b"),
         ("x / size", {"size": "1"}, "x / 1".removesuffix(" / 1")),
+        ("self * scale + low - low", {"scale": "1.0", "low": "0.0"}, "self * 1.0 + 0.0 - 0.0"),
+        ("scale * self / scale", {"scale": "1.0"}, "1.0 * self / 1.0"),
+        ("self * scale + low - low", {"scale": "1", "low": "0"}, "self"),
+        ("low + self", {"low": "0.0"}, "0.0 + self"),
         ("exp(exp)", {"exp": "y"}, "exp(y)"),
     ],
 )

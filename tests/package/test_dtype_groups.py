@@ -36,6 +36,8 @@ YAML = """
 - signature: "kernel(x: array, y: array, ids: array, rows: array) -> array"
   dispatch: {cpu: kernel}
   shape: x.shape
+  checks: [{that: x.size > 0, else: x must have elements}]
+  vmap: batch
   dtypes: [{"x, y": floating}, {"ids, rows": int32}]
   grad: {"x, y": none}
   samples: {x: {shape: [3]}, y: {shape: [3]}, ids: {shape: [3]}, rows: {shape: [3]}}
@@ -66,6 +68,15 @@ def ops() -> ModuleType:
 
 def ones(dtype: mx.Dtype) -> mx.array:
     return mx.ones((2,), dtype)
+
+
+def test_a_batch_without_elements() -> None:
+    """The checks of the operator hold for each element, but not for the whole batch."""
+    x, ids = mx.ones((2, 3)), mx.ones((2, 3), mx.int32)
+    with mx.stream(mx.cpu):
+        mapped = mx.vmap(ops().kernel)
+        assert mapped(x, x, ids, ids).tolist() == x.tolist()
+        assert mapped(x[:0], x[:0], ids[:0], ids[:0]).shape == (0, 3)
 
 
 @pytest.mark.parametrize("floating", FLOATS)

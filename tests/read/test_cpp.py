@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -404,6 +405,19 @@ def test_what_is_no_file(tmp_path) -> None:
             Reader([]).file(str(tmp_path / name))
 
 
+def test_macros_of_this_machine(one) -> None:
+    mac = "a" if sys.platform == "darwin" else "b"
+    assert one("#ifdef __APPLE__\nint a();\n#else\nint b();\n#endif").name == mac
+    linux = "a" if sys.platform == "linux" else "b"
+    assert one("#if defined(__linux__)\nint a();\n#else\nint b();\n#endif").name == linux
+
+
+def test_requires_is_a_word(one) -> None:
+    assert one("template <typename T> T f(requires_grad<T> x);").requires == ""
+    found = one("template <typename T> requires(C<T>) T f(T x);").requires
+    assert found.strip() == "(C<T>) T f(T x);"
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("text", "value"),
@@ -413,6 +427,27 @@ def test_what_is_no_file(tmp_path) -> None:
         ("0 (0)", None),
         ("(1)(2)", None),
         ("0x1f (1)", None),
+        # As in C, not as in Python.
+        *(("!0 == 5", 0), ("!2 == 0", 1), ("-7 / 2", -3), ("-7 % 2", -1), ("7 / -2", -3)),
+        *(("3 > 2 > 1", 0), ("1 == 1 == 1", 1), ("2 | 1 == 1", 3), ("1 ? 2 : 3", 2)),
+        *(("0 ? 1 / 0 : 3", 3), ("0 ? 1 : 0 ? 2 : 4", 4), ("1 || 1 / 0", 1), ("0 && 1 % 0", 0)),
+        *(("1 / 0", None), ("010", 8), ("0x10 + 1", 17), ("~0", -1), ("- - 3", 3), ("not 1", 0)),
+        *(
+            ("1 << 3 + 1", 16),
+            ("6 & 3 == 3", 0),
+            ("(1 ? 2 : 3) + 1", 3),
+            ("-9223372036854775807", -(2**63) + 1),
+        ),
+        *(
+            ("1 +", None),
+            ("? 1 : 2", None),
+            ("1 ? 2", None),
+            ("(1", None),
+            ("1)", None),
+            ("", None),
+        ),
+        *(("2 ** 3", None), ("1 // 2", None), ("08", None), ("1 && 2", 1), ("!1 || 4", 1)),
+        ("(" * 400 + "1" + ")" * 400, None),
     ],
 )
 def test_conditions_with_unknown_macros(text: str, value: int | None) -> None:

@@ -173,6 +173,21 @@ def run(package, check, name, sample=None):
     tests[f"test_{check}"](argument)
 
 
+def test_defaults_of_arrays_are_used(package):
+    """A call without the array, which the sample passes, is part of the check of a sample."""
+
+    def shifted(x, low=300):
+        return x + (low if isinstance(low, mx.array) else np.uint8(low))
+
+    known = op("shifted", X, arg("low", default="300", value=300))
+    wrong = cases.Subject(package, known, cases.case(shifted), 0)
+    assert wrong.defaults == ["low"] and "sample" in cases.CHECKS
+    with pytest.raises(AssertionError, match="cannot be used"):
+        cases.CHECKS["sample"][0](wrong)
+    right = cases.Subject(package, known, cases.case(lambda x, low=3: x + low), 0)
+    cases.CHECKS["sample"][0](right)
+
+
 # Errors that are found
 
 

@@ -60,8 +60,12 @@ std::pair<Arrays, std::vector<int>> OperatorBase::vmap(
       outputs = again(batch_to_front(inputs, axes, stream()));
       break;
     case Vmap::batch:
-      outputs = again(batch_in_front(inputs, axes, stream()));
-      break;
+      // Formulas of sizes and checks hold for a batch with elements only.
+      if (batch_size(inputs, axes) > 0) {
+        outputs = again(batch_in_front(inputs, axes, stream()));
+        break;
+      }
+      [[fallthrough]];
     case Vmap::sequential: {
       auto one = [&](const Arrays& element) { return again(element); };
       outputs = vmap_sequential(one, inputs, axes, stream());

@@ -76,19 +76,29 @@ std::optional<int> to_int(const std::optional<T>& value) {
   return value ? std::optional<int>(to_int(*value)) : std::nullopt;
 }
 
+/** Python's `a * b`, for products of more than two ints. */
+template <Whole A, Whole B>
+auto times(A a, B b) {
+  std::common_type_t<A, B> out;
+  if (__builtin_mul_overflow(a, b, &out)) {
+    throw std::overflow_error(
+        "A number does not fit into " + std::to_string(8 * sizeof(out)) +
+        " bits.");
+  }
+  return out;
+}
+
 /** Python's `a // b`. */
 template <Whole A, Whole B>
 auto floor_div(A a, B b) {
   if (b == 0) {
     throw std::domain_error("Integer division by zero.");
   }
+  if (b == -1) { // the smallest int has no negative
+    return times(a, b);
+  }
   auto q = a / b;
   return q - (a % b != 0 && (a < 0) != (b < 0));
-}
-
-template <Number A, Number B>
-double floor_div(A a, B b) {
-  return std::floor(static_cast<double>(a) / b);
 }
 
 /** Python's `a % b`: the sign is that of b. */
@@ -97,36 +107,52 @@ auto floor_mod(A a, B b) {
   if (b == 0) {
     throw std::domain_error("Integer modulo by zero.");
   }
-  auto r = a % b;
+  auto r = b == -1 ? 0 : a % b; // INT_MIN % -1 is undefined in C++
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
 template <Number A, Number B>
 double floor_mod(A a, B b) {
-  auto r = std::fmod(static_cast<double>(a), static_cast<double>(b));
-  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}
-
-/** Python's `a * b`, for products of more than two ints. */
-template <Whole A, Whole B>
-auto times(A a, B b) {
-  std::common_type_t<A, B> out;
-  if (__builtin_mul_overflow(a, b, &out)) {
-    throw std::overflow_error("A product does not fit into 64 bits.");
+  double y = b;
+  if (y == 0) {
+    throw std::domain_error("Float modulo by zero.");
   }
-  return out;
+  double r = std::fmod(static_cast<double>(a), y);
+  return r == 0 ? std::copysign(0, y) : (r < 0) != (y < 0) ? r + y : r;
 }
 
-/** `base ** exponent` of ints. */
+/** By the remainder, as Python: `1 // 0.1` is 9, although 1 / 0.1 is 10. */
+template <Number A, Number B>
+double floor_div(A a, B b) {
+  double x = a;
+  double y = b;
+  if (y == 0) {
+    throw std::domain_error("Float floor division by zero.");
+  }
+  double r = std::fmod(x, y);
+  double q = (x - r) / y - (r != 0 && (r < 0) != (y < 0));
+  return q == 0 ? std::copysign(0, x / y) : std::nearbyint(q);
+}
+
+/** `base ** exponent` of ints, for an exponent that is not negative. */
 inline int64_t int_pow(int64_t base, int64_t exponent) {
-  if (exponent < 0) {
-    throw std::domain_error("Negative power of an int.");
-  }
   int64_t out = 1;
-  for (; exponent > 0; --exponent) {
-    out = times(out, base);
+  while (true) {
+    if (exponent & 1) {
+      out = times(out, base);
+    }
+    exponent >>= 1;
+    if (exponent == 0) {
+      return out;
+    }
+    base = times(base, base);
   }
-  return out;
+}
+
+/** Python's `round(value)`, an int. */
+template <Number T>
+int round(T value) {
+  return to_int(std::nearbyint(static_cast<double>(value)));
 }
 
 // The functions of numbers whose kind is known at run time only.
@@ -163,9 +189,27 @@ inline Scalar max(Scalar a, Scalar b) {
   return b > a ? b : a;
 }
 
+// MLX's functions: ints stay ints.
+
+inline Scalar floor(Scalar value) {
+  return value.is_float() ? std::floor(static_cast<double>(value)) : value;
+}
+
+inline Scalar ceil(Scalar value) {
+  return value.is_float() ? std::ceil(static_cast<double>(value)) : value;
+}
+
+inline Scalar trunc(Scalar value) {
+  return value.is_float() ? std::trunc(static_cast<double>(value)) : value;
+}
+
 /** `int(value)` as an int of MLX's C++ API. */
 inline int to_int(Scalar value) {
   return value.visit([](auto v) { return to_int(v); });
+}
+
+inline int round(Scalar value) {
+  return value.visit([](auto v) { return round(v); });
 }
 
 ///////////////////////////////////////////////////////////////////////////////
@@ -266,7 +310,7 @@ List slice(
   int first = bound(start, by < 0 ? n - 1 : 0);
   int last = bound(stop, by < 0 ? -1 : n);
   List out;
-  for (int i = first; by < 0 ? i > last : i < last; i += by) {
+  for (int64_t i = first; by < 0 ? i > last : i < last; i += by) {
     out.push_back(list.begin()[i]);
   }
   return out;
