@@ -21,7 +21,7 @@ from .places import extent
 _UNPRINTABLE = re.compile(
     "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]+"
 )
-MAX_VALUES = 250_000  # in a file, including keys
+MAX_VALUES = 150_000  # in a file, including keys
 MAX_DEPTH = 60
 _MAX_SYNTAX_ERRORS = 20
 _ENTRY_START = re.compile(r"^-(?=\s)", re.MULTILINE)
