@@ -47,6 +47,10 @@ YAML = """
     ratio: 1 / extent
     rows: x.shape[0] * 1.0
   composite: x * ratio if x.ndim > 2 else x * rows
+- signature: "branches(x: array, n: int = 1) -> array"
+  let: {up: exp(x), deep: "x.shape[2] * up"}
+  composite: (up if n > 1 else x) + (up if n > 2 else x) + (deep if x.ndim > 2 else deep * 2
+    if x.ndim > 3 else x)
 - signature: "rows(x: array, n: int) -> array"
   dispatch: {cpu: rows}
   let: {left: "x.shape[0] - n", extents: "(left,) + x.shape[1:]"}
@@ -99,6 +103,11 @@ def test_values_and_gradients() -> None:
             assert np.isclose((np.array(of) * step).sum(), (up - down).sum() / 2e-5, atol=1e-2)
         assert np.allclose(ops.third(given[0]), x / 4, atol=1e-6)
         assert np.allclose(ops.third(given[1]), weight * 4, atol=1e-5)  # has no third axis
+        for n in (1, 2, 3):
+            for one, deep in (x, 4 * np.exp(x)), (weight, weight):  # weight has no third axis
+                up, got_ = np.exp(one), ops.branches(mx.array(one.astype(np.float32)), n)
+                wanted = (up if n > 1 else one) + (up if n > 2 else one) + deep
+                assert np.allclose(got_, wanted, rtol=1e-4, atol=1e-5)
         assert np.allclose(ops.rows(given[0], 1), x[1:], atol=1e-6)
         parts = np.split(x[0], 3)
         for got_, wanted in zip(
