@@ -17,10 +17,11 @@ from ..model.dtypes import (
     computes_integers,
 )
 from ..model.kinds import Kind
+from ..model.names import free, free_names
 from ..model.op import GROUP, Arguments, DtypeRule, Form, Integers, Length, Parameter, camel
 from ..model.signature import with_article
 from ..read.keys import listed
-from ..read.names import clash, cpp_names
+from ..read.names import cpp_names, in_cpp
 from .axes import another, why_no_axis
 from .context import GENERATED, Context, Path
 
@@ -146,8 +147,8 @@ def _parameters(
 def names_in_use(context: Context) -> set[str]:
     """Return the names of C++ variables in the operator's functions."""
     declared = cpp_names([arg.name for arg in context.signature.args])
-    inside = _cpp_names(context, declared)
-    return _locals(context).union(*map(_derived, inside))
+    taken = _locals(context).union(*map(_derived, _cpp_names(context, declared)))
+    return taken.union(_axis_names(context, taken).values())
 
 
 def _locals(context: Context) -> set[str]:
@@ -161,11 +162,14 @@ def _locals(context: Context) -> set[str]:
 def _lengths(context: Context, params: Iterable[Parameter]) -> Iterator[tuple[str, Length]]:
     """Yield the sizes of named axes, with names for C++ variables."""
     taken = _locals(context).union(*(_derived(p.cpp) for p in params))
+    names = _axis_names(context, taken)
     for name, length in context.axes.lengths.items():
-        cpp = name
-        while cpp in taken or clash(cpp, "an operator"):
-            cpp += "_axis"
-        yield name, length._replace(cpp=cpp)
+        yield name, length._replace(cpp=names[name])
+
+
+def _axis_names(context: Context, taken: set[str]) -> dict[str, str]:
+    """Return the C++ variables of named axes: their names, or others if these are in use."""
+    return free_names(context.axes.lengths, "axis", lambda cpp: cpp in taken or in_cpp(cpp))
 
 
 def _cpp_names(context: Context, declared: Iterable[str]) -> Iterator[str]:
@@ -177,10 +181,13 @@ def _cpp_names(context: Context, declared: Iterable[str]) -> Iterator[str]:
     taken = {*_locals(context)}
     if len(context.signature.outputs) > 1:
         taken |= {f"to_{o}{at}" for o in context.output_names for at in ("", "_at")}
+
+    def is_taken(cpp: str) -> bool:
+        return in_cpp(cpp) or not taken.isdisjoint(_derived(cpp))
+
     for cpp in declared:
-        while not taken.isdisjoint(names := _derived(cpp)):
-            cpp += "_arg"
-        taken |= names
+        cpp = free(cpp, "arg", is_taken)
+        taken |= _derived(cpp)
         yield cpp
 
 

@@ -27,6 +27,7 @@ from ..read.names import RESERVED, meanings
 
 OTHERS = "..."
 MOST = 32  # axes of an array
+LONGEST = 2_000  # characters of the axes of an array
 
 _WORD = re.compile(r"\w+", re.ASCII)
 _AXIS = re.compile(r"(\b([A-Za-z_]\w*|0|[1-9]\d{0,8})\b|[-+*/()])+", re.ASCII)
@@ -72,8 +73,11 @@ class NamedAxes:
 
     def __init__(self, given: Mapping[str, str], signature: Signature) -> None:
         self.keys = {name: key for name, key, _ in listed(given)}
+        self.long = {name for name, key in self.keys.items() if len(given[key]) > LONGEST}
         self.of = {
             name: [Axes.read(part) for part in given[key].split("|")]
+            if name not in self.long
+            else [Axes((OTHERS,))]
             for name, key in self.keys.items()
         }
         self.args = [a for a in signature.args if a.name in self.of and a.type.kind is Kind.ARRAY]
@@ -95,11 +99,33 @@ class NamedAxes:
     @cached_property
     def lengths(self) -> Mapping[str, Length]:
         """The sizes of axes by name."""
-        found: dict[str, Length] = {}
+        return {axis: at for axis, at in self._determined[0].items() if axis != OTHERS}
+
+    @cached_property
+    def _determined(self) -> tuple[Mapping[str, Length], frozenset[str]]:
+        """The arrays that determine sizes, and those whose axes depend on each other in a circle.
+
+        An array is checked after the arrays that determine the sizes in its expressions. Of several
+        arrays that can determine a size, it is the first for which such an order exists.
+        """
+        own = {name: self._own(axes) for name, axes in self.sure.items()}
         for name, axes in self.sure.items():
-            for axis, place in self._own(axes).items():
+            own[name] |= {OTHERS: axes.others} if axes.others is not None else {}
+        first = dict[str, str]()
+        for name, axes_of in own.items():
+            for axis in axes_of:
+                first.setdefault(axis, name)
+        needed = {name: self._words(axes) & first.keys() for name, axes in self.sure.items()}
+        found, circular, pending = dict[str, Length](), set[str](), list(self.sure)
+        while pending:
+            ready = [n for n in pending if needed[n] <= found.keys() | own[n].keys()]
+            preferred = [n for n in ready if all(first[a] == n or a in found for a in own[n])]
+            circular.update([] if ready else pending)
+            (name, *_) = preferred or ready or pending
+            for axis, place in own[name].items():
                 found.setdefault(axis, Length(name, place))
-        return found
+            pending.remove(name)
+        return {axis: found[axis] for axis in first}, frozenset(circular)
 
     @cached_property
     def unsized(self) -> frozenset[str]:
@@ -110,10 +136,10 @@ class NamedAxes:
     @cached_property
     def others(self) -> tuple[str, ast.expr]:
         """The array that determines the axes ``...``, and a formula of their shape."""
-        for name, axes in self.sure.items():
-            if axes.others is not None:
-                return name, axes.places(name)[axes.others]
-        return "", trees.listed([])
+        if OTHERS not in self._determined[0]:
+            return "", trees.listed([])
+        name, at, _ = self._determined[0][OTHERS]
+        return name, self.sure[name].places(name)[at]
 
     @property
     def fixed(self) -> list[str]:
@@ -150,6 +176,9 @@ class NamedAxes:
     def problems(self, name: str) -> Iterator[tuple[str, str]]:
         """Yield the problems of an array's axes: a name in messages.txt, and the axis."""
         is_output = name in self.outputs
+        if name in self.long:
+            yield "long_axes", ""
+            return
         if is_output and len(self.of[name]) > 1:
             yield "several_axes", ""
         for axes in self.of[name]:
@@ -169,6 +198,9 @@ class NamedAxes:
                     yield "axis_taken", axis
                 elif unknown := [w for w in words if not w.isdigit() and w not in known]:
                     yield "no_length", unknown[0]
+                elif name in self._determined[1] and not axis.isidentifier():
+                    others = [w for w in words if w in self.lengths and w not in self._own(axes)]
+                    yield from (("axes_circle", word) for word in others[:1])
 
     def shape(self, output: str) -> ast.expr:
         """Return the rule of an output's shape."""
@@ -184,12 +216,15 @@ class NamedAxes:
                 found.setdefault(axis, axes.place(i))
         return found
 
+    def _words(self, axes: Axes) -> set[str]:
+        """Return the names in an array's axes, including ``...``."""
+        return {word for axis in axes.names for word in _WORD.findall(axis) or [axis]}
+
     def _taken(self, name: str) -> set[str]:
         """Return the other arrays that determine the sizes of an array's axes."""
-        names = [axis for axes in self.of[name] for axis in axes.names]
-        words = {word for axis in names for word in _WORD.findall(axis)}
-        found = {self.lengths[word].array for word in words & self.lengths.keys()}
-        return (found | ({self.others[0]} if OTHERS in names else set())) - {name}
+        words = set[str]().union(*map(self._words, self.of[name]))
+        determined = self._determined[0]
+        return {determined[word].array for word in words & determined.keys()} - {name}
 
     def _condition(self, arg: Arg) -> tuple[str, ast.expr, str]:
         name, several = arg.name, self.of[arg.name]
@@ -288,8 +323,8 @@ def _is_term(node: ast.expr) -> bool:
         case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult(), right):
             return _is_term(left) and _is_term(right)
         case ast.BinOp(left, ast.FloorDiv(), right):
-            is_zero = _is_term(right) and evaluated(right, {}, None) == 0
-            return _is_term(left) and _is_term(right) and not is_zero
+            terms = _is_term(left) and _is_term(right)
+            return terms and evaluated(right, {}, None) != 0
         case ast.Constant(value):
             return type(value) is int
     return isinstance(node, ast.Name)

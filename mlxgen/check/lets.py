@@ -6,35 +6,43 @@ allowed in a `let` depends on the use.
 
 from __future__ import annotations
 
-import re
-
 from ..formula.compile import Let
 from ..formula.explain import Wrong
 from ..formula.lets import words
 from ..formula.mlx import CONSTANTS, MODULES
 from ..formula.source import FormulaText, parsed
+from ..model.names import free_names
 from ..model.op import Op
-from ..read.names import clash, meanings
+from ..read.names import clash, in_cpp, meanings
 from .arguments import names_in_use
 from .context import Context, Known, Path
 
 _NAMES = ("MG303", "MG304", "MG309")  # unknown names, functions and methods
 
+MOST = 1000  # `let`s of an entry
+
 
 def read_lets(context: Context) -> None:
     """Store the entry's `let`s in the context, and report invalid names and invalid Python."""
-    taken = names_in_use(context)
-    if "let" in context.left_out and isinstance(given := context.entry.data.get("let"), dict):
+    given = context.entry.data.get("let")
+    many = len(context.raw.let) > MOST
+    if many:
+        context.error("many_lets", ("let",), key=True, count=len(context.raw.let), limit=MOST)
+    if isinstance(given, dict) and (many or "let" in context.left_out):
         context.lets.update((str(name), Let("", "", broken=True)) for name in given)
+        return
+    if not context.raw.let:
+        return
+    taken = names_in_use(context)
+    problems = {name: _problem(context, name) for name in context.raw.let}
+    # The names of members end in an underscore.
+    valid = [name for name, problem in problems.items() if not problem]
+    names = free_names(valid, "let", lambda cpp: cpp in taken or cpp[-1] == "_" or in_cpp(cpp))
     for name, text in context.raw.let.items():
         path: Path = ("let", name)
-        problem = _problem(context, name)
-        if problem:
+        if problem := problems[name]:
             context.error("bad_let", path, key=True, name=name, problem=problem)
-        cpp = name
-        # The names of members end in an underscore.
-        while not problem and (cpp in taken or cpp[-1] == "_" or clash(cpp, "an operator")):
-            cpp = re.sub("__+", "_", f"{cpp.strip('_')}_let")
+        cpp = names.get(name, name)
         try:
             found = words(parsed(text))
         except Wrong as wrong:
@@ -46,8 +54,10 @@ def read_lets(context: Context) -> None:
             continue
         except RecursionError:
             found = frozenset()  # reported where it is used
-        inner = (context.lets[word].words for word in found & context.lets.keys())
-        context.lets[name] = Let(text, cpp, found.union(*inner), broken=bool(problem))
+        inner = [context.lets[word] for word in found & context.lets.keys()]
+        depth = max((let.depth + 1 for let in inner), default=0)
+        every = found.union(*(let.words for let in inner))
+        context.lets[name] = Let(text, cpp, every, depth, broken=bool(problem))
 
 
 def _problem(context: Context, name: str) -> str | None:

@@ -10,8 +10,10 @@ docs/language.md describes the language.
 An array computed several times is stored in a C++ variable, unless a condition or loop might skip
 it. A second visit of the formula inserts these variables for parts with equal C++.
 
-The first visit writes a hole for each use of a `let`, and notes which ones are computed in any
-case. In the second visit these are C++ variables too, and the C++ of the others is inserted.
+The first visit writes a hole for each use of a `let`, counts them, and notes which `let`s are
+computed in any case. In the second visit these are C++ variables too. A `let` that only conditions
+use is inserted, or, if they use it several times, computed by ``mlxgen::Lazy`` at its first use.
+The C++ therefore grows with the text of a formula and its `let`s, not with its paths.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial, reduce
 from itertools import count, product
@@ -36,6 +40,7 @@ from . import explain
 from .explain import Wrong, require
 from .facts import MIXED, joint, length, operands, option
 from .facts import Need as Need
+from .lets import words
 from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
 from .mlx import VALUES as VALUES
@@ -69,10 +74,14 @@ from .values import (
     several,
     ternary,
     unary,
+    unwritten,
 )
 
 LARGEST = 40_000  # characters of C++
 DEEPEST = 100  # nested nodes
+MOST_VISITS = 50_000  # nodes, each `let` counted for each set of known facts
+SHORT = 60  # characters of C++ that may be written several times
+CHAINED = 10  # `let`s that are computed by recursion
 MOST_FORKS = 4  # conditions whose outcomes are checked separately
 # Fields of ``Expr``; "": dropped.
 USED = ("names", "ops", "headers", "impure", "mlx", "keys", "sized", "lets", "")
@@ -137,12 +146,18 @@ class Call(NamedTuple):
     certain: bool  # computed exactly once, regardless of conditions and lists
 
 
+# A `let` in a context: its name, the known facts about the names that it uses, and whether it is
+# inside of `hint`.
+Use = tuple[str, frozenset[tuple[str, frozenset[tuple[frozenset[State], bool]]]], bool]
+
+
 class Made(NamedTuple):
     """The value of a `let` in some context, and its effects on the formula."""
 
     value: Value
     used: Sequence[tuple[str, str]]  # items of ``Translator.used``
     always: frozenset[str]  # `let`s that are computed whenever it is
+    bent: bool  # it is nonlinear in ``grad`` or ``tangent``
 
 
 class Compiler(Lists):
@@ -157,13 +172,21 @@ class Compiler(Lists):
         taken = {*scope.names, *scope.lengths, *(let.cpp for let in scope.lets.values())}
         self.free = (t for i in count() if (t := f"t{i}") not in taken)
         self.uncertain = 0  # conditions around the current part
-        self.made: dict[Any, Made] = {}  # the values of `let`s, by name and context
-        self.variables: Collection[str] = scope.lets if scope.variables else ()  # of `let`s
+        self.made: dict[Use, Made] = {}  # the values of `let`s
+        self.uses: Counter[Use] = Counter()  # how often the formula and its `let`s use them
+        self.several: Collection[Use] = ()  # `let`s that are used several times
+        self.lazy: dict[Use, Cpp] = {}  # the holes of those that are computed at their first use
+        # The names of C++ variables of `let`s, by the names of their holes.
+        self.places = {name: let.cpp for name, let in scope.lets.items()}
+        self.variables = {*scope.lets}  # `let`s that are variables
+        self.always_computed: Collection[str] = ()  # `let`s that become variables
+        self.followed: dict[tuple[str, bool], Facts] = {}  # what follows from `let`s
+        self.visits = 0
 
     def compile(self, want: Want) -> Expr | None:
         """Compile the formula to an expression of the required kind."""
         tree = self.built or parsed(self.text)
-        value = self.visit(tree)
+        value = self.whole(tree)
         written = self.written(value, want)
         known = self.result(value, want)
         if self.failed:
@@ -173,8 +196,10 @@ class Compiler(Lists):
         if shared or self.made:
             again = Compiler(self.formula, self.scope, self.report)
             again.shared = shared
-            again.declare([name for name in self.variables if name in self.always])
-            written = again.written(again.visit(tree), want)
+            again.several = {use for use, times in self.uses.items() if times > 1}
+            again.variables = set()
+            again.always_computed = self.always if self.scope.variables else ()
+            written = again.written(again.whole(tree), want)
             if again.failed:
                 return None
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
@@ -189,7 +214,7 @@ class Compiler(Lists):
             known=known,
             specializes=self.specializes[0],
             gradient_specializes=self.specializes[1],
-            promoted=promoted(value),
+            promoted=value.promoted,
             locals=locals,
             **{part: frozenset(names) for part, names in used.items()},
         )
@@ -261,7 +286,7 @@ class Compiler(Lists):
             case = Compiler(self.formula, self.scope, self.report)
             case.assumed = dict(zip(self.forks, outcomes, strict=True))
             try:
-                case.result(case.visit(self.built or parsed(self.text)), want)
+                case.result(case.whole(self.built or parsed(self.text)), want)
             finally:
                 self.failed |= case.failed
             if case.failed:
@@ -278,6 +303,23 @@ class Compiler(Lists):
             self.forks.append(test)
         return fact
 
+    def whole(self, tree: ast.expr) -> Value:
+        """Return the value of the formula.
+
+        A long chain of `let`s is computed from its beginning, because Python limits recursion.
+        """
+        lets = self.scope.lets
+        if not lets:
+            return self.visit(tree)
+        used = words(tree)
+        used = used.union(*(lets[name].words for name in used & lets.keys()))
+        for name, let in lets.items():
+            if name in self.always_computed:
+                self.declare(name)
+            elif let.depth % CHAINED == CHAINED - 1 and name in used:
+                self.prepare(name)
+        return self.visit(tree)
+
     def visit(self, node: ast.expr | ast.keyword) -> Value:
         """Return the value of a part of the formula."""
         handler = getattr(self, f"visit_{type(node).__name__}", None)
@@ -286,9 +328,14 @@ class Compiler(Lists):
         self.depth += 1
         if self.depth > DEEPEST:
             raise RecursionError
+        self.visits += 1
+        if self.visits > MOST_VISITS:
+            raise Wrong("too_large", node)
         before, inner = len(self.used), len(self.calls)
         value: Value = handler(node)
         self.depth -= 1
+        if value.kind == "tuple":  # its C++ depends on its use, and contains that of its items
+            value = replace(value, cpp=unwritten(value.items))
         if value.cpp.size > LARGEST:  # optional values are written twice, which can double the size
             raise Wrong("too_large", node)
         if value.kind not in ("array", "arrays") or value.cpp.level == LEVEL["name"]:
@@ -303,81 +350,127 @@ class Compiler(Lists):
 
     # Named subexpressions
 
-    def declare(self, names: Iterable[str]) -> None:
-        """Make C++ variables of these `let`s, unless only a condition allows to compute them."""
-        variables: list[str] = []
-        self.variables, report, scope = variables, self.report, self.scope
-        self.report, self.scope = lambda *_: None, scope._replace(let_report=lambda *_: None)
-        for name in names:
-            try:
-                value = self.visit_let(name, ast.Name(name, lineno=1, col_offset=0))
-            except Wrong:
-                continue
+    def declare(self, name: str) -> None:
+        """Make a C++ variable of a `let`, unless only a condition allows to compute it."""
+        with self.silently():
+            value = self.made[self.use(name, ast.Name(name, lineno=1, col_offset=0))].value
             if is_variable(value):
-                type_ = _type(Kind.ARRAY)
-                if value.kind == "int" and not value.optional:
-                    type_ = _type(Kind.INT, int64=value.type == "int64_t")
-                self.holders[hole(name)] = scope.lets[name].cpp, Expr(type_, value.cpp.parts)
-                variables.append(name)
-        self.report, self.scope, self.failed = report, scope, False
+                self.holders[hole(name)] = self.scope.lets[name].cpp, held(value)
+                self.variables.add(name)
+
+    @contextmanager
+    def silently(self) -> Iterator[None]:
+        """Ignore the errors of a `let` that is computed before its use."""
+        before = self.report, self.scope, self.failed, self.said, self.hints
+        self.report, self.said = lambda *_: None, set()
+        self.scope = self.scope._replace(let_report=lambda *_: None)
+        try:
+            yield
+        except Wrong:
+            pass
+        finally:
+            self.report, self.scope, self.failed, self.said, self.hints = before
+
+    def prepare(self, name: str) -> None:
+        """Compute a `let` before its use, for which this has no effect."""
+        start, self.uncertain = len(self.used), self.uncertain + 1
+        with self.silently():
+            self.use(name, ast.Name(name, lineno=1, col_offset=0))
+            for holds in (True, False):
+                self.facts(ast.Name(name), holds)
+        self.uncertain -= 1
+        self.used[start:] = [("", "")] * (len(self.used) - start)
 
     def declared(self, written: Cpp) -> tuple[tuple[tuple[str, Expr], ...], tuple[str | Hole, ...]]:
         """Return the C++ variables that a result needs, and its C++."""
-        lets = {name: let.cpp for name, let in self.scope.lets.items()}
+        of_let = {hole(name): name for name in self.places}
         needed, found = set[str](), list[tuple[str, Expr]]()
 
         def filled(pieces: Iterable[str | Hole]) -> tuple[str | Hole, ...]:
-            needed.update(p.name for p in pieces if isinstance(p, Hole) and p.name in lets)
-            return tuple([lets.get(p.name, p) if isinstance(p, Hole) else p for p in pieces])
+            places = self.places
+            needed.update(p.name for p in pieces if isinstance(p, Hole) and p.name in places)
+            return tuple([places.get(p.name, p) if isinstance(p, Hole) else p for p in pieces])
 
-        of_let = {hole(name): name for name in lets}
         result = filled(written.parts)
         for key, (name, local) in reversed(self.holders.items()):
             if key not in of_let or of_let[key] in needed:
                 found.append((name, local._replace(parts=filled(local.parts))))
-        return tuple(reversed(found)), result
+        found.reverse()
+        if not self.lazy or (self.scope.variables and not self.scope.shared):
+            return tuple(found), result
+        parts: list[str | Hole] = ["[&] { "]
+        for name, local in found:
+            parts += [f"const {local.variable} {name} = ", *local.parts, "; "]
+        return (), (*parts, "return ", *result, "; }()")
 
     def visit_let(self, name: str, node: ast.expr) -> Value:
         """Return the value of a `let` of the entry."""
-        let = self.scope.lets[name]
         order = [*self.scope.lets]
         if self.inside and order.index(name) >= order.index(self.inside[-1][0]):
             user = self.inside[-1][0]
             raise Wrong("let_itself" if name == user else "let_order", node, name=name, user=user)
-        if let.broken:
+        if self.scope.lets[name].broken:
             raise Wrong
         self.used.append(("lets", name))
-        known = frozenset(pair for pair in self.known.items() if pair[0] in let.words)
-        key = (name, known, self.hints > 0)
-        if key not in self.made:
-            self.made[key] = self.make(name, let, node)
-        value, used, always = self.made[key]
-        self.used += used
-        self.always |= {name, *always}
-        value = located(value, node)
-        if name in self.variables and is_variable(value):
-            value = replace(value, cpp=hole(name))
+        use = self.use(name, node)
+        self.uses[use] += 1
+        made = self.made[use]
+        self.used += made.used
+        self.always |= {name, *made.always}
+        self.bent = node if self.bent is None and made.bent else self.bent
+        value = located(made.value, node)
+        if value.kind == "tuple":
+            self.visits += value.cpp.size
+        if is_variable(value) and (stored := self.stored(use, value)):
+            value = replace(value, cpp=stored, cases=None)
         named = value.optional or value.kind == "union"
         return self.narrowed(replace(value, name=name)) if named else value
 
+    def use(self, name: str, node: ast.expr) -> Use:
+        """Return the key of a `let` in the current context, with its value in ``made``."""
+        let = self.scope.lets[name]
+        known = frozenset(pair for pair in self.known.items() if pair[0] in let.words)
+        use = name, known, self.hints > 0
+        if use not in self.made:
+            self.made[use] = self.make(name, let, node)
+        return use
+
+    def stored(self, use: Use, value: Value) -> Cpp | None:
+        """Return the C++ of the variable for a `let`, or None if its C++ is inserted."""
+        if use[0] in self.variables:
+            return hole(use[0])
+        is_long = value.kind in ("array", "arrays") or value.cpp.size > SHORT
+        if use not in self.several or not is_long:
+            return None
+        if use not in self.lazy:
+            cpp = self.scope.lets[use[0]].cpp
+            cpp = next(self.free) if f"{cpp}()" in self.places.values() else cpp
+            self.lazy[use] = key = hole(f"{cpp}()")
+            self.places[f"{cpp}()"] = f"{cpp}()"
+            local, result = held(value), ""
+            if local.type.kind is Kind.INT:
+                result = f"() -> {local.variable}"
+            parts = f"mlxgen::Lazy([&]{result} {{ return ", *local.parts, "; })"
+            self.holders[key] = cpp, Expr(_type(Kind.ARRAY), parts)
+        return self.lazy[use]
+
     def make(self, name: str, let: Let, node: ast.expr) -> Made:
         """Translate the text of a `let`; its errors are located there."""
-        before = self.text, self.report, self.locals, self.depth, self.always
-        bent, start = self.bent, len(self.used)
+        before = self.text, self.report, self.locals, self.depth, self.always, self.bent
+        start = len(self.used)
         self.inside.append((name, node, self.text, self.report))
         self.text, self.report = let.text, partial(self.scope.let_report, name)
-        self.locals, self.depth, self.always = {}, 0, set()
+        self.locals, self.depth, self.always, self.bent = {}, 0, set(), None
         try:
             value = self.visit(parsed(let.text))
-            return Made(value, [*dict.fromkeys(self.used[start:])], frozenset(self.always))
+            used = [*dict.fromkeys(self.used[start:])]
+            return Made(value, used, frozenset(self.always), self.bent is not None)
         except Wrong as wrong:
             self.error(wrong)
             raise Wrong from None
         finally:
-            self.text, self.report, self.locals, self.depth, self.always = before
+            self.text, self.report, self.locals, self.depth, self.always, self.bent = before
             self.inside.pop()
-            if bent is None and self.bent is not None:
-                self.bent = node
 
     # Constants and names
 
@@ -564,24 +657,34 @@ class Compiler(Lists):
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is holds:
             return reduce(both, [self.facts(part, holds) for part in node.values])
         if isinstance(node, ast.Name) and node.id in self.scope.lets and node.id not in self.locals:
-            let = self.scope.lets[node.id]
-            return {} if let.broken else self.facts(parsed(let.text), holds)
+            let, key = self.scope.lets[node.id], (node.id, holds)
+            if key not in self.followed:
+                self.followed[key] = {} if let.broken else self.facts(parsed(let.text), holds)
+            return self.followed[key]
         match node:
-            case ast.Name(name) if holds:  # None is false
+            case ast.Name(name) if holds and self.can_be_narrowed(name):  # None is false
                 return {name: frozenset({(frozenset({None}), False)})}
             case ast.Compare(ast.Name(name), [op], [other]) | ast.Compare(
                 other, [ast.Eq() | ast.NotEq() as op], [ast.Name(name)]
             ):
                 states = _states(op, other)
                 is_positive = isinstance(op, ast.Is | ast.Eq | ast.In)
-                return {name: frozenset({(states, is_positive is holds)})} if states else {}
+                if states and self.can_be_narrowed(name):
+                    return {name: frozenset({(states, is_positive is holds)})}
         return {}
+
+    def can_be_narrowed(self, name: str) -> bool:
+        """Return whether conditions can exclude states of a name."""
+        if name in self.locals:
+            return self.locals[name].optional
+        given = self.scope.names.get(name)
+        return name in self.scope.lets or bool(given and (given.type.optional or given.mode))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Value:
         is_and = isinstance(node.op, ast.And)
-        known: Facts = {}
-        visits = []
-        for part in node.values:
+        first, *others = node.values
+        visits, known = [partial(self.visit, first)], self.facts(first, is_and)
+        for part in others:
             visits.append(partial(self.visit_knowing, part, known))
             known = both(known, self.facts(part, is_and))
         values = self.all(*visits)
@@ -636,9 +739,11 @@ class Compiler(Lists):
     def visit_Compare(self, node: ast.Compare) -> Value:
         if any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
             return self.compare_none(node)
-        lazy = len(node.ops) > 1 or isinstance(node.ops[0], ast.In | ast.NotIn)
-        visit = partial(self.visit_knowing, more={}) if lazy else self.visit
-        sides = self.each(visit, [node.left, *node.comparators])
+        certain = 1 if isinstance(node.ops[0], ast.In | ast.NotIn) else 2  # operands
+        operands_ = [node.left, *node.comparators]
+        visits = [partial(self.visit, one) for one in operands_[:certain]]
+        visits += [partial(self.visit_knowing, one, {}) for one in operands_[certain:]]
+        sides = self.all(*visits)
         if len(node.ops) > 1 and any(v.kind == "array" for v in sides):
             raise Wrong("chained", node)
         pairs = zip(node.ops, sides, sides[1:], strict=False)
@@ -789,15 +894,6 @@ def known_of(value: Value) -> list[tuple[Fact, ast.expr]]:
     return [(fact, part.at) for part in parts for fact in operands([part])]
 
 
-def promoted(value: Value) -> frozenset[str]:
-    """Return the value of ``Expr.promoted``."""
-    if value.kind not in ("dtype", "array") or value.optional:
-        return frozenset()
-    name = value.const or value.name or (value.of and value.of.name)
-    found = [promoted(item) for item in value.items] or [frozenset([name] if name else [])]
-    return frozenset().union(*found) if all(found) else frozenset()
-
-
 def last(node: ast.Attribute) -> ast.Name:
     """Return a node for the name after the dot, as a location."""
     name = ast.copy_location(ast.Name(node.attr), node)
@@ -826,6 +922,13 @@ def is_variable(value: Value) -> bool:
     """Return whether a value can be a C++ variable that is worth a name."""
     bare = value.const is not None or value.cpp.level == LEVEL["name"]
     return not bare and value.kind not in ("tuple", "none", "category")
+
+
+def held(value: Value) -> Expr:
+    """Return the expression of a C++ variable for a value."""
+    if value.kind == "int" and not value.optional:
+        return Expr(_type(Kind.INT, int64=value.type == "int64_t"), value.cpp.parts)
+    return Expr(_type(Kind.ARRAY), value.cpp.parts)
 
 
 def located(value: Value, node: ast.expr) -> Value:

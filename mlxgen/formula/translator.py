@@ -114,6 +114,7 @@ class Let(NamedTuple):
     text: str
     cpp: str  # name of its C++ variable
     words: frozenset[str] = frozenset()  # names that it uses, directly or through other ones
+    depth: int = 0  # length of the chain of `let`s that it uses
     broken: bool = False  # its errors are reported
 
 
@@ -135,6 +136,7 @@ class Scope(NamedTuple):
     let_report: Callable[..., None] = lambda *_: None  # as ``Report``, with the name in front
     only_elsewhere: frozenset[str] = frozenset()  # names that other formulas of the entry know
     variables: bool = True  # the place of the formula allows C++ variables
+    shared: bool = False  # other formulas of the same C++ function have variables, too
     used: Mapping[str, Sequence[UsedOperator]] = {}  # overloads of other packages, by dotted name
     unsized: frozenset[str] = frozenset()  # axes whose sizes are unknown
 
@@ -277,7 +279,8 @@ class Translator:
                     called = "add" if rule.takes == ["arrays"] else name
                     self.note(value, called, among, dtype=dtype)
                 elif rule.gives == "dtype" and value.of is None:
-                    value.fact, value.items = common_dtype(given), given
+                    value.fact, found = common_dtype(given), [one.promoted for one in given]
+                    value.sources = frozenset().union(*found) if all(found) else frozenset()
                 return value
         return None
 

@@ -120,6 +120,11 @@ def hole(name: str) -> Cpp:
 NOTHING = named("")  # of a value that has no C++ of its own
 
 
+def unwritten(items: Iterable[Value]) -> Cpp:
+    """Return the C++ of a tuple: none of its own, but with the size of its items."""
+    return NOTHING._replace(size=sum([item.cpp.size + 1 for item in items]))
+
+
 def operand(part: Cpp, outer: int, right: bool) -> Cpp:
     """Add parentheses if C++ needs them, or gcc warns without."""
     inner = part.level
@@ -172,6 +177,7 @@ class Value:
     used: tuple[int, int] = (0, 0)  # for an item of a list: its part of Translator.used
     mode: Cpp = NOTHING  # of a union, or its array: the optional string
     states: frozenset[State] = frozenset()  # of a union, whose `cpp` is its optional array
+    sources: frozenset[str] | None = None  # of a common dtype: ``promoted``
 
     @property
     def text(self) -> str:
@@ -183,6 +189,16 @@ class Value:
         if self.kind == "arrays" and self.count is not None:
             return several(self.count, "array")
         return TEXTS[self.kind]
+
+    @property
+    def promoted(self) -> frozenset[str]:
+        """The value of ``Expr.promoted``."""
+        if self.kind not in ("dtype", "array") or self.optional:
+            return frozenset()
+        if self.sources is not None:
+            return self.sources
+        name = self.const or self.name or (self.of and self.of.name)
+        return frozenset([name] if name else [])
 
     @property
     def is_array(self) -> bool:

@@ -22,6 +22,7 @@ from .cpp import ENTRY, FLOAT, INT, INT64, CppType
 from .dtypes import DTYPES
 from .kinds import KINDS, REAL, WIDER
 from .kinds import Kind as Kind  # most users of Kind also need Type
+from .names import free
 
 _ITEMS = {  # the kinds of lists of attributes, and of their items
     **dict.fromkeys((Kind.INTS, Kind.SHAPE, Kind.AXES), Kind.INT),
@@ -261,9 +262,7 @@ def split(args: Sequence[Arg], taken: Iterable[str]) -> tuple[Arg, ...]:
         if not arg.type.is_union:
             found.append(arg)
             continue
-        name = f"{arg.name}_mode"
-        while name in used:
-            name += "_arg"
+        name = free(f"{arg.name}_mode", "arg", used.__contains__)
         used.add(name)
         mode = Type(Kind.ENUM, optional=True, choices=arg.type.choices)
         for part, type in ((name, mode), (arg.name, Type(Kind.ARRAY, optional=True))):

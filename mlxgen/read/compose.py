@@ -21,7 +21,7 @@ from .places import extent
 _UNPRINTABLE = re.compile(
     "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]+"
 )
-MAX_VALUES = 250_000  # in a file, including keys
+MAX_VALUES = 150_000  # in a file, including keys
 MAX_DEPTH = 60
 _MAX_SYNTAX_ERRORS = 20
 _ENTRY_START = re.compile(r"^-(?=\s)", re.MULTILINE)
@@ -231,8 +231,15 @@ def _explain(error: Any, text: str) -> tuple[str, str, str | None, int]:
 def _without_error(source: YamlText, text: str, error: Any) -> str:
     """Report a syntax error and mask its entry."""
     code, message, help, place = _explain(error, text)
-    alias = re.compile(r"\*([\w-]+)").match(text, place)
-    if not alias or not re.search(rf"&{alias[1]}\b", source.text):
+    masked = False
+    if alias := re.compile(r"\*([\w-]+)").match(text, place):
+        anchor = re.compile(rf"(?:^|[-:?,\[{{])\s*&{alias[1]}(?![\w-])", re.MULTILINE)
+        # The anchor may be in an entry with an error, which is reported and masked.
+        masked = anchor.search(source.text) is not None and anchor.search(text) is None
+        if anchor.search(text, place):
+            message = f"the alias '{alias[0]}' precedes its anchor '&{alias[1]}'"
+            code, help = "MG014", "move the value with the anchor above the alias"
+    if not masked:
         source.lacks(code, message, place, place + 1, help=help)
     if code == "MG005":
         return text[:place] + "   " + text[place + 3 :]

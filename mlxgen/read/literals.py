@@ -95,7 +95,7 @@ def default_of(text: str, type: Type, spelling: str) -> Default | None:
             value = float(value)  # type: ignore[arg-type]
         if kind is Kind.FLOATS and isinstance(value, tuple):
             value = tuple(map(float, value))
-    except (ValueError, SyntaxError, OverflowError, RecursionError):
+    except (ValueError, SyntaxError, OverflowError, RecursionError, MemoryError):
         return None
     if type.optional and (value is None or (value == () and spelling == "C++")):
         return Default(None, type)

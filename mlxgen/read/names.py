@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..diagnostics.messages import rows
+from ..model.names import free_names
 
 _ROWS = rows(Path(__file__).parent / "names.txt")
 
@@ -47,6 +48,11 @@ _MEANINGS = {
 }
 # Names of arguments that always have another name in C++: the stream, and kernels' element type.
 _OURS = ("s", "T", *_METAL)
+
+
+def in_cpp(name: str) -> bool:
+    """Return whether C++ reserves a name."""
+    return any(pattern.fullmatch(name) for _, pattern in _CPP)
 
 
 def better(name: str, what: str) -> str:
@@ -102,17 +108,10 @@ def overload(name: str) -> tuple[str, str] | None:
 
 def cpp_names(names: Sequence[str]) -> list[str]:
     """Return the names of arguments in C++: as in Python, else with the suffix ``_arg``."""
-    taken = {name for name in names if _usable(name)}
-    found = []
-    for name in names:
-        cpp = name if name in taken else re.sub("__+", "_", f"{name.lstrip('_')}_arg")
-        while cpp != name and cpp in taken:
-            cpp += "_arg"
-        taken.add(cpp)
-        found.append(cpp)
-    return found
+    found = free_names(names, "arg", lambda name: not _usable(name))
+    return [found[name] for name in names]
 
 
 def _usable(name: str) -> bool:
     """Return whether generated C++ can have a name, and names derived from it."""
-    return name[0] != "_" and name not in _OURS and clash(name, "an operator") is None
+    return name[0] != "_" and name not in _OURS and not in_cpp(name)

@@ -7,12 +7,12 @@ them, and quotes, escapes, folded lines and indentation shift its location.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from yaml.nodes import CollectionNode, Node, ScalarNode
 
 from ..diagnostics import LINE_BREAK
 
-_TRAILING = re.compile(r"(?:[\r\n]+[ \t]*(?:#[^\r\n]*)?)+\Z")
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
 _UNITS = {
     '"': re.compile(r"\\(?:x..|u.{4}|U.{8}|.)|.", re.DOTALL),
@@ -31,8 +31,17 @@ def extent(text: str, node: Node) -> tuple[int, int]:
     start, end = node.start_mark.index, node.end_mark.index
     is_block = node.style in ("|", ">") if isinstance(node, ScalarNode) else not in_flow(node)
     if is_block and end > start:
-        end = start + len(_TRAILING.sub("", text[start:end]).rstrip())
+        end = _without_comments(text, start, end)
     return start, end
+
+
+def _without_comments(text: str, start: int, end: int) -> int:
+    """Return the end of a slice without the empty lines and comments at its end."""
+    while (line := max(text.rfind("\r", start, end), text.rfind("\n", start, end))) >= 0:
+        if text[line + 1 : end].lstrip(" \t")[:1] not in ("", "#"):
+            break
+        end = line
+    return start + len(text[start:end].rstrip())
 
 
 def in_flow(node: Node) -> bool:
@@ -40,6 +49,7 @@ def in_flow(node: Node) -> bool:
     return isinstance(node, CollectionNode) and bool(node.flow_style)
 
 
+@lru_cache(4)  # several errors may be in one string
 def places(text: str, node: ScalarNode) -> list[tuple[int, int]]:
     """Return the slice of ``text`` for each character of a scalar's value, and for its end.
 

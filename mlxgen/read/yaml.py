@@ -45,8 +45,8 @@ _STANDARD_TAGS = {
 _NUMBER = re.compile(
     r"[-+]?((0|[1-9]\d{0,300})(\.\d*)?|\.\d+)(e[-+]?\d+)?|0x[0-9a-f]{1,16}|[-+]?\.inf|\.nan", re.I
 )
-_NAME_IN_TEXT = re.compile(r"\bname: *[\"']?(\w+)|signature: *[\"']?[^\n(]*?([\w.]+)\(")
-_SIGNATURE_NAME = re.compile(r"([\w.]+)\s*\(")
+_NAME_IN_TEXT = re.compile(r"\bname: *[\"']?(\w+)|signature:[^\n(]{0,250}(?<![\w.])([\w.]+)\(")
+_SIGNATURE_NAME = re.compile(r"(?<![\w.])([\w.]+)\s*\(")
 # A YAML alias; not a product, and not the "*" of a signature.
 _ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*,()\[\]{}]")
 _SHARED = re.compile(rf"{_ALIAS.pattern}|<<")
@@ -316,21 +316,27 @@ def _is_set(node: Node) -> bool:
 def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:
     """Merge keys into entries (``<<``), and drop entries whose aliases expand to too much."""
     sizes: dict[Node, tuple[int, int]] = {}  # number of values, depth
+    merged = 0  # values
 
     def require(holds: bool, node: Node, code: str, message: str) -> None:
         if not holds:
             raise Limit(code, message, *extent(document.text, node))
 
     def size(node: Node) -> tuple[int, int]:
+        nonlocal merged
         if isinstance(node, ScalarNode):
             return 1, 0
         if node not in sizes:
             sizes[node] = 0, 0  # detects an alias inside its own anchor
             for child in _children(node):
                 size(child)
-            for source in _merge(node) if isinstance(node, MappingNode) else ():
-                is_mapping = isinstance(source, MappingNode)
-                require(is_mapping, source, "MG014", "'<<' can only merge mappings")
+            if isinstance(node, MappingNode):
+                before = len(node.value)
+                for source in _merge(node):
+                    is_mapping = isinstance(source, MappingNode)
+                    require(is_mapping, source, "MG014", "'<<' can only merge mappings")
+                merged += 2 * max(len(node.value) - before, 0)
+                require(merged <= MAX_VALUES, node, "MG015", many)
             found = [(0, 0), *(size(child) for child in _children(node))]
             values, depth = 1 + sum(n for n, _ in found), 1 + max(deep for _, deep in found)
             sizes[node] = values, depth

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,6 +36,7 @@ _KEYWORDS = frozenset(
 )
 # Names of a function's own parameters and variables, and modules of every crate.
 _PARAMETERS = _KEYWORDS | {"stream", "options", "out"}
+_FUNCTIONS = _KEYWORDS | {"error", "ffi"}
 _MODULES = _KEYWORDS | {"array", "error", "ffi", "lib", "number", "operators", "pass", "stream"}
 _NUMBERS = {"double": "f64", "float": "f32", "int": "i32", "int64_t": "i64", "bool": "bool"}
 _VALUES = {**_NUMBERS, "mlx_dtype": "Dtype", "mlxgen_number": "Number"}
@@ -51,6 +52,11 @@ def free(name: str, taken: Iterable[str]) -> str:
     return name
 
 
+def escaped(name: str, words: Container[str]) -> str:
+    """Return a name that is none of some words; different names stay different."""
+    return f"{name}_" if name.rstrip("_") in words else name
+
+
 def rust_string(text: str) -> str:
     """Return a Rust string literal."""
     return f'"{text.translate(_ESCAPES)}"'
@@ -63,13 +69,13 @@ def rust_comment(text: str) -> str:
 
 def module_name(name: str) -> str:
     """Return the name of a Python module in Rust."""
-    return free(name, _MODULES)
+    return escaped(name, _MODULES)
 
 
 def rust_path(op: Op) -> str:
     """Return the path of an operator's function, without the crate."""
     modules = (op.entry.module or "").split(".")
-    return "::".join([*map(module_name, filter(None, modules)), free(op.name, _KEYWORDS)])
+    return "::".join([*map(module_name, filter(None, modules)), escaped(op.name, _FUNCTIONS)])
 
 
 def use_lines(names: Iterable[str]) -> list[str]:
@@ -306,7 +312,7 @@ class RustFunction:
 
     def __init__(self, c: CFunction, crate: str) -> None:
         self.c, self.op, self.crate = c, c.op, crate
-        self.name = free(self.op.name, _KEYWORDS)
+        self.name = escaped(self.op.name, _FUNCTIONS)
         self.path = rust_path(self.op)
         title = camel(self.op.name)
         several = len(self.op.outputs) > 1
@@ -330,7 +336,7 @@ class RustFunction:
         self.options = [p for p in self.params if p.is_option]
         self.enums = [p.enum for p in self.params if p.enum is not None]
         self.outputs = [
-            Field(free(r.name, _KEYWORDS), _result(r.shape, r.text) or f"The result `{r.name}`.")
+            Field(escaped(r.name, _KEYWORDS), _result(r.shape, r.text) or f"The result `{r.name}`.")
             for r in results(self.op)
             if several
         ]

@@ -6,6 +6,7 @@ import ast
 
 import mlx.core as mx
 import numpy as np
+import pytest
 from formula import formula_samples as samples
 
 import mlxgen
@@ -46,6 +47,10 @@ YAML = """
     ratio: 1 / extent
     rows: x.shape[0] * 1.0
   composite: x * ratio if x.ndim > 2 else x * rows
+- signature: "branches(x: array, n: int = 1) -> array"
+  let: {up: exp(x), deep: "x.shape[2] * up"}
+  composite: (up if n > 1 else x) + (up if n > 2 else x) + (deep if x.ndim > 2 else deep * 2
+    if x.ndim > 3 else x)
 - signature: "rows(x: array, n: int) -> array"
   dispatch: {cpu: rows}
   let: {left: "x.shape[0] - n", extents: "(left,) + x.shape[1:]"}
@@ -98,6 +103,11 @@ def test_values_and_gradients() -> None:
             assert np.isclose((np.array(of) * step).sum(), (up - down).sum() / 2e-5, atol=1e-2)
         assert np.allclose(ops.third(given[0]), x / 4, atol=1e-6)
         assert np.allclose(ops.third(given[1]), weight * 4, atol=1e-5)  # has no third axis
+        for n in (1, 2, 3):
+            for one, deep in (x, 4 * np.exp(x)), (weight, weight):  # weight has no third axis
+                up, got_ = np.exp(one), ops.branches(mx.array(one.astype(np.float32)), n)
+                wanted = (up if n > 1 else one) + (up if n > 2 else one) + deep
+                assert np.allclose(got_, wanted, rtol=1e-4, atol=1e-5)
         assert np.allclose(ops.rows(given[0], 1), x[1:], atol=1e-6)
         parts = np.split(x[0], 3)
         for got_, wanted in zip(
@@ -113,8 +123,9 @@ def compiled(text: str, **lets: str) -> Expr | None:
     found: dict[str, Let] = {}
     for name, of in lets.items():
         own = words(parsed(of))
-        inner = (found[word].words for word in own & found.keys())
-        found[name] = Let(of, f"{name}_", own.union(*inner))
+        inner = [found[word] for word in own & found.keys()]
+        depth = max((let.depth + 1 for let in inner), default=0)
+        found[name] = Let(of, f"{name}_", own.union(*(let.words for let in inner)), depth)
     return compile_formula(
         text, samples.SCOPE._replace(lets=found), Want(Kind.ARRAY), lambda *_: None
     )
@@ -137,6 +148,56 @@ def test_only_what_is_always_computed_is_a_variable() -> None:
     assert variables("sum([a for i in range(n)])", a="exp(x)") == []
     assert variables("x * c * d", c="2", d="n") == []  # constants and other names
     assert variables("(a, b)[1]", a="exp(x)", b="sin(x)") == ["b_"]
+
+
+def test_shared_parts_of_conditions_are_computed_at_their_first_use() -> None:
+    text = "(a if flag else x) + (a if n > 1 else y)"
+    expr = compiled(text, a="exp(x)")
+    assert expr is not None
+    assert [(name, samples.written(local)) for name, local in expr.locals] == [
+        ("a_", "mlxgen::Lazy([&] { return mx::exp(x, s); })")
+    ]
+    assert samples.written(expr).count("a_()") == 2
+    # With and without the fact that w is an array, these are two variables.
+    text = "(c if w is not None else x) + (c if w is not None else y)"
+    text += " + (c if flag else x) + (c if n > 1 else y)"
+    assert variables(text, c="clip(x, w, y)") == ["c_", "t0"]
+    assert variables("x * sum([a for i in range(n)])", a="n + 1") == []  # it is short
+
+
+CHAINS = {
+    "conditions": ("n > 1", "{0} or {0}", "x if {0} else y"),
+    "comparisons": ("n > 1", "{0} == {0}", "x if flag or {0} else y"),
+    "chained": ("n", "1 if 0 < {0} < {0} * 2 else {0}", "x * ({0} if flag else 1)"),
+    "branches": ("exp(x)", "{0} + {0}", "{0} if flag else y"),
+    "nested": ("exp(x)", "({0} if flag else x) + ({0} if n > 1 else y)", "{0} if n > 2 else y"),
+    "ints": ("n", "{0} + {0} % 3", "x * {0} if flag else y"),
+    "optional": ("w if n > 1 else None", "{0} if flag else w", "clip(x, {0}, {0})"),
+    "dtypes": ("x.dtype", "result_type({0}, {0})", "x.astype({0}) if flag else x"),
+    "loops": ("n", "sum([{0} for i in range({0})])", "x * {0}"),
+    "members": ("n > 1", "{0} in ({0}, True)", "x if {0} else y"),
+    "calls": ("exp(x)", "axpby({0}, {0})", "{0} if flag else y"),
+    "indices": ("x[0] if flag else x", "{0}[{0}.shape[0] // 2 :] * 2", "{0} if flag else y"),
+    "shapes": ("x.shape", "{0} if {0}[0] > 1 else {0}", "reshape(x, {0}) if flag else x"),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("length", [28, 300])
+def test_costs_grow_with_the_text(chain: str, length: int) -> None:
+    """Neither the time nor the C++ grows with the number of paths through a chain of `let`s."""
+    first, step, use = CHAINS[chain]
+    lets = {"a0": first} | {f"a{i}": step.format(f"a{i - 1}") for i in range(1, length)}
+    expr = compiled(use.format(f"a{length - 1}"), **lets)
+    assert expr is not None
+    size = sum(len(samples.written(part)) for part in (expr, *(of for _, of in expr.locals)))
+    assert size < 300 * length
+
+
+def test_too_large() -> None:
+    for step in ("{0} + {0}", "({0}, {0})", "(*{0}, *{0})"):
+        lets = {"a0": "(x, x)"} | {f"a{i}": step.format(f"a{i - 1}") for i in range(1, 40)}
+        assert compiled("a39[0]", **lets) is None
 
 
 def test_names_are_used_once_each() -> None:

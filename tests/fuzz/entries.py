@@ -66,6 +66,20 @@ DEFAULTS = {
     Kind.AXES: ("None", "0", "[0, 1]"),
     Kind.DTYPE: ("float32", "mx.int8"),
 }
+# Names that C++, C, Metal, Rust or Python reserve, that generated code uses, or that become equal.
+HOSTILE = """
+    M_1 P_total L_cx M_PI PyTree va_lue va_list half_binop_x complex_binop SYS_x NB_x he16tox
+    le32tohx st_atime timeradd pthread_cleanup_x strndupa linux errno assert stdin class new delete
+    operator int float half kernel device thread constant fn impl self crate move restrict complex I
+    typeof imaginary _x _1 _2 _A __x a__b x_ x__ _ x a b T U N s t t0 t1 grad result results grads
+    grad_out tangent inputs outputs x_arg s_arg arg_s x_let s_let let_s s_axis axis_s like like_arg
+    cotangents primals argnums forward gradient composite dispatch stream mx mlx mlxgen std out
+    out0 to_x has_x x_size x_dtype x_given value Lazy i k n item shapes dtype op one joint arg arg_
+    options match mod ref loop type use where yield async dyn box f F f_shapes kDtypes template_x
+    const_x max_threads int64_t uint size_t mlx_array res res_0 call str list bool array scalar
+    Literal None print len id object Device Dtype lambda_ in_ ﬁ K
+""".split()  # noqa: SIM905
+HOSTILE += ["a" * 200, "va_" + "x" * 195]
 _SCALARS = (Kind.FLOAT, Kind.INT, Kind.BOOL, Kind.ENUM)
 
 
@@ -211,8 +225,9 @@ class Entries:
 
     def project(self) -> Project:
         """Return one entry, with another one that it calls."""
-        entry = self.rng.choice((self.composite, self.elementwise, self.views, self.views))()
-        entry.update(self.decoration())
+        kinds = (self.composite, self.elementwise, self.views, self.views, self.named)
+        entry = self.rng.choice(kinds)()
+        entry.update(self.decoration() if "dispatch" in entry or "let" not in entry else {})
         others = [other for name, other in _OTHERS.items() if f"{name}(" in str(entry)]
         return Project([*others, entry])
 
@@ -426,6 +441,57 @@ class Entries:
             entry["vmap"] = self.rng.choice(("batch", "sequential", "none"))
         if self.rng.random() < 0.4:
             entry["jvp"] = self.jvp(names, outputs)
+        return entry
+
+    def named(self) -> dict[str, Any]:
+        """Return an entry whose arguments, outputs, `let`s, axes and constants have any names."""
+        rng, several = self.rng, self.rng.random() < 0.3
+        arrays = rng.sample(HOSTILE, rng.randrange(1, 5))
+        ints = [name for name in rng.sample(HOSTILE, 2) if name not in arrays]
+        first, outputs = arrays[0], rng.sample(HOSTILE, 3 if several else 1)
+        known, lets = [*arrays], dict[str, str]()
+
+        def value() -> str:
+            a, b, c = rng.choices(known, k=3)
+            condition = rng.choice([f"{first}.ndim > 1", *(f"{name} > 2" for name in ints)])
+            return rng.choice(
+                (f"{a} + {b}", f"exp({a})", f"({a} if {condition} else {b}) * {c}", f"{a} * {a}")
+            )
+
+        for name in rng.sample(HOSTILE, rng.randrange(5)):
+            if name not in (*arrays, *ints):
+                lets[name] = value()
+                known.append(name)
+        args = [*(f"{a}: array" for a in arrays), "*", *(f"{i}: int = 2" for i in ints)]
+        args += [f'{rng.choice(HOSTILE)}: Literal["{arrays[0]}", "b"] = "b"'] * (
+            several or not ints
+        )
+        named = ", ".join(f"{output}: array" for output in outputs)
+        result, name = f"({named})" if several else "array", rng.choice(("f", rng.choice(HOSTILE)))
+        entry: dict[str, Any] = {"signature": f"{name}({', '.join(args)}) -> {result}"}
+        if rng.random() < 0.5:
+            entry["composite"] = f"({value()}, {value()}, {value()})" if several else value()
+        else:
+            shape = f"{first}.shape"
+            entry["shape"] = dict.fromkeys(outputs, shape) if several else shape
+            entry["dispatch"] = self.dispatch("cpu")
+            launch = {"kernel": "launched", "grid": [f"{first}.size"]}
+            launch["constants"] = {
+                n: f"{first}.ndim" for n in rng.sample(HOSTILE, rng.randrange(3))
+            }
+            if rng.random() < 0.3:
+                template = {"of": f"{first}.ndim", "values": [1, 2, 4]}
+                launch["template"] = {rng.choice(HOSTILE): template}
+            entry["dispatch"]["metal"] = launch
+        cotangent = f"grad_{rng.choice(outputs)}" if several else "grad"
+        if "dispatch" in entry or rng.random() < 0.6:
+            entry["grad"] = {a: f"{cotangent} * ({value()})" for a in arrays}
+        if lets:
+            entry["let"] = lets
+        if rng.random() < 0.6:
+            pool = rng.sample(HOSTILE, 4)
+            pool += [f"2*{pool[0]}", f"{pool[1]}+{pool[2]}", f"({pool[3]}+1)//2", "3"]
+            entry["axes"] = {a: " ".join(rng.sample(pool, rng.randrange(1, 4))) for a in arrays}
         return entry
 
     def axes(

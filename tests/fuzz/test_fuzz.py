@@ -10,6 +10,7 @@ files.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -25,6 +26,7 @@ from fuzz.mutations import Mutator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample import project
+from yaml import SafeLoader, compose
 
 from mlxgen.command import generate
 from mlxgen.diagnostics import LINE_BREAK, Diagnostics
@@ -60,6 +62,11 @@ def run(text: str, folder: Path, name: str) -> Diagnostics:
     diags = project.run(yaml, output, name)
     check(diags, folder)
     assert output.exists() == diags.ok
+    if diags.ok:  # no entry is lost
+        root = compose(text, Loader=SafeLoader)
+        assert len(json.loads((output / "python" / "ops.json").read_text())) == len(
+            root.value if root else []
+        )
     return diags
 
 

@@ -106,6 +106,33 @@ def test_every_feature_compiles(tmp_path: Path) -> None:
     require_style(tmp_path / "out" / "rust" / "ops", OPS_DIR=str(tmp_path))
 
 
+WORDS = """fn impl crate move match ref mod use where dyn gen become error ffi lib number
+    options out stream_ s res call complex imaginary restrict results""".split()  # noqa: SIM905
+
+
+def test_reserved_names(tmp_path: Path) -> None:
+    """The crate of operators whose names, arguments, results and modules are reserved words."""
+    several = """
+- signature: "a{i}({word}: array, {word}_: array) -> ({word}1: array, {word}2: array)"
+  composite: ({word}, {word}_)
+- signature: "o{i}(x: array) -> ({word}: array, {word}_: array)"
+  composite: (x, x)
+"""
+    own = '- signature: "{word}(x: array) -> array"\n  composite: x\n'
+    text = "".join(own.format(word=word) for word in WORDS)
+    for i, word in enumerate(WORDS[:-11]):
+        text += several.format(i=i, word=word) + own.format(word=f"m{i}") + f"  module: q.{word}\n"
+    (tmp_path / "ops.yaml").write_text(text)
+    diags = Diagnostics()
+    settings = project.settings(tmp_path / "ops.yaml")._replace(languages=("c", "rust"))
+    generate(settings, tmp_path / "out", diags)
+    assert diags.ok, diags.render_text()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libops_c.so").touch()
+    done = cargo(tmp_path / "out" / "rust" / "ops", "check", OPS_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+
+
 CLASH = """
 - signature: "norm(x: array, mode_x: Literal['a', 'b']) -> array"
   composite: x if mode_x == 'a' else 2 * x

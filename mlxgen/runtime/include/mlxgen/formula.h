@@ -39,6 +39,25 @@ namespace mx = mlx::core;
 inline constexpr double inf = std::numeric_limits<double>::infinity();
 inline constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
+/** A named subexpression that only conditions use: computed at its first use.
+ */
+template <typename F>
+class Lazy {
+ public:
+  explicit Lazy(F compute) : compute_(std::move(compute)) {}
+
+  const std::invoke_result_t<F>& operator()() const {
+    if (!value_) {
+      value_.emplace(compute_());
+    }
+    return *value_;
+  }
+
+ private:
+  F compute_;
+  mutable std::optional<std::invoke_result_t<F>> value_;
+};
+
 /** A number of C++ or of Python. */
 template <typename T>
 concept AnyNumber = Number<T> || std::is_same_v<T, Scalar>;
