@@ -92,7 +92,7 @@ class Check(Model):
 
 
 Number = int | float
-Bound = Number | Text
+Bound = Number | Formula
 
 
 class ArraySample(Model):
