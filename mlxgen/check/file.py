@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import reduce
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -41,7 +43,7 @@ from .kernels import match_kernels
 from .lets import check_unused_lets
 from .names import check_names
 from .others import Question, Reads
-from .samples import check_calls, check_overload, check_samples
+from .samples import Bounds, check_calls, check_overload, check_samples
 from .unused import check_unused
 
 _WRITTEN = {field.name for field in fields(Written)}
@@ -333,7 +335,7 @@ def _operator(context: Context, path: str) -> Op | None:
     elif context.failed.isdisjoint(_OF_DTYPES):  # else the dtypes of kernels are unknown
         forward = replace(forward, kernels=match_kernels(context, known, rules, checks))
     derivatives = gradients.derivatives(context, known)
-    check_calls(context, arguments, samples, rules.shapes, checks)
+    bounds = check_calls(context, known, samples, rules.shapes, checks)
     check_own_name(context)
     for part in context.raw.manual if context.form is Form.KERNELS else ():
         check_manual(context, part)
@@ -341,7 +343,7 @@ def _operator(context: Context, path: str) -> Op | None:
         return None
     pure, composed = context.others.pure, context.raw.composite is not None and forward.expr
     op = Op(
-        entry=_written(context),
+        entry=_written(context, bounds),
         name=context.name,
         python_name=context.python_name,
         signature=context.signature,
@@ -356,13 +358,17 @@ def _operator(context: Context, path: str) -> Op | None:
         line=context.entry.line,
     )
     check_unused(context, op)
-    check_unused_lets(context, op, known)
+    check_unused_lets(context, op, known, bounds.lets)
     return op if context.ok else None
 
 
-def _written(context: Context) -> Written:
-    """Return the documentation of an entry."""
+def _written(context: Context, bounds: Bounds) -> Written:
+    """Return the documentation of an entry; bounds that are formulas are numbers in its samples."""
     written = Written(**context.raw.model_dump(include=_WRITTEN, exclude_defaults=True))
+    for (*path, end), (formula, number) in bounds.found.items():
+        given: Any = reduce(operator.getitem, path, written.samples)
+        given[end] = number
+        given.setdefault("bounds", {})[end] = formula
     text = written.composite
     if not (text and context.lets) or words(parsed(text)).isdisjoint(context.lets):
         return written

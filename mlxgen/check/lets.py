@@ -6,6 +6,8 @@ allowed in a `let` depends on the use.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..formula.compile import Let
 from ..formula.explain import Wrong
 from ..formula.lets import words
@@ -80,13 +82,13 @@ def _problem(context: Context, name: str) -> str | None:
     return f"cannot be used: {reason}" if reason else None
 
 
-def check_unused_lets(context: Context, op: Op, known: Known) -> None:
-    """Warn of `let`s that no formula uses, and report their unknown names."""
+def check_unused_lets(context: Context, op: Op, known: Known, in_samples: Collection[str]) -> None:
+    """Warn of `let`s that no formula uses, and no sample; report their unknown names."""
     exprs = [op.forward.expr, *op.derivatives.exprs, *(check.expr for check in op.checks)]
     exprs += [rule.expr for rule in (*op.output_rules.shapes, *op.output_rules.dtypes) if rule]
     exprs += [expr for kernel in op.forward.kernels for expr in kernel.formulas]
     used = frozenset[str]().union(*(expr.lets for expr in exprs if expr))
     for name in context.lets:
-        if name not in used:
+        if name not in used and name not in in_samples:
             context.warning("unused_let", ("let", name), key=True, name=name)
             context.formula(("let", name), name, context.want_outputs(), known.names(), only=_NAMES)

@@ -3,27 +3,29 @@
 Each value must match the type of its argument. The values of a sample together must satisfy the
 entry itself: its dtypes, its `checks` and its `shape` rules. The rules are evaluated as Python on
 shapes, dtypes and attributes. A rule that depends on something unknown at generation time is not
-checked.
+checked. The bounds of an array can be formulas, too: their numbers for the sample's own sizes are
+computed here, and those for other sizes by the generated checks.
 """
 
 from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..diagnostics import did_you_mean
 from ..formula import trees
+from ..formula.compile import Want
 from ..formula.numbers import ArrayFacts, Impossible, broadcast, evaluated
 from ..model.dtypes import DTYPES, FLOATING, INTEGER
 from ..model.kinds import REAL, Kind
 from ..model.op import Arguments, Condition, DtypeRule, Form, Integers, Parameter, Rule
 from ..model.overloads import chosen
 from ..model.signature import Type, parted, with_article
-from ..read.keys import ArraySample, Sample
-from .context import Context, Path
+from ..read.keys import ArraySample, Bound, Sample
+from .context import Context, Known, Path
 
 LARGEST = 10_000_000  # elements of a sample's arrays, and of an output
 AXES = 32
@@ -40,8 +42,16 @@ LIMITS = {
 SINGLE = (-3.4e38, 3.4e38)  # all other dtypes
 
 _USUAL = ArraySample()
+_ORDERS = ("sorted", "distinct", "any")
 
 Problem = tuple[Path, str]  # path inside the value, and message
+
+
+class Bounds(NamedTuple):
+    """Bounds of samples that are formulas."""
+
+    found: dict[Path, tuple[str, float]]  # by path in `samples`: formula, value for the sample
+    lets: set[str]  # the `let`s that they use
 
 
 def check_samples(context: Context, arguments: Arguments) -> dict[int, Sample]:
@@ -116,20 +126,32 @@ def _array_problems(sample: ArraySample) -> Iterator[Problem]:
     shape = sample.shape or []
     if len(shape) > AXES or any(not 0 <= n < 1 << 31 for n in shape):
         yield ("shape",), f"{shape} is not a valid shape of at most {AXES} axes"
-    points: list[tuple[Path, float]] = [(("low",), sample.low), (("high",), sample.high)]
+    given = sample.model_fields_set
+    points: list[tuple[Path, Bound]] = [(("low",), sample.low), (("high",), sample.high)]
     points += [(("away_from", i), point) for i, point in enumerate(sample.away_from)]
     for path, point in points:
-        if not -math.inf < point < math.inf:
+        if not isinstance(point, str) and not math.isfinite(point):
             yield path, f"{path[0]} cannot be {point}"
-    if not sample.low <= sample.high:
-        default = {"low", "high"} - sample.model_fields_set
-        also = f"; {min(default)} has its default value" if default else ""
-        yield (), f"low ({sample.low}) is above high ({sample.high}){also}"
+    if not any(isinstance(end, str) for end in (sample.low, sample.high)):
+        yield from _empty_interval(sample, sample.low, sample.high)
     if sample.values is not None:
-        if {"shape", "low", "high", "away_from"} & sample.model_fields_set:
-            yield (), "`values` cannot be combined with shape, low, high or away_from"
+        if {"shape", "away_from"} & given:
+            yield (), "`values` cannot be combined with shape or away_from"
+        if len(missing := {"low", "high"} - given) == 1:
+            yield (), f"`{min(missing)}` is missing: arrays of other shapes get random numbers"
         if _shape_of(sample.values) is None:
             yield ("values",), "`values` must be numbers in nested lists of equal lengths"
+    if sample.away_from and (sample.sorted or sample.positive_definite):
+        yield ("away_from",), "sorted numbers and matrices cannot be kept away from points"
+    if sample.positive_definite and (wrong := {"low", "high", *_ORDERS} & given):
+        yield (), f"`positive_definite` cannot be combined with {' or '.join(sorted(wrong))}"
+
+
+def _empty_interval(sample: ArraySample, low: Bound, high: Bound) -> Iterator[Problem]:
+    if low > high:  # type: ignore[operator]  # numbers
+        default = {"low", "high"} - sample.model_fields_set
+        also = f"; {min(default)} has its default value" if default else ""
+        yield (), f"low ({low}) is above high ({high}){also}"
 
 
 def _shape_of(values: Any) -> tuple[int, ...] | None:
@@ -151,23 +173,65 @@ def _shape_of(values: Any) -> tuple[int, ...] | None:
 
 def check_calls(
     context: Context,
-    arguments: Arguments,
+    known: Known,
     samples: Mapping[int, Sample],
     shapes: Sequence[Rule],
     conditions: Sequence[Condition],
-) -> None:
-    """Report samples that violate the entry's dtypes, `checks` or `shape` rules."""
+) -> Bounds:
+    """Report samples that violate the entry's dtypes, `checks` or `shape` rules.
+
+    Return the bounds that are formulas.
+    """
+    bounds = Bounds({}, set())
     for i, sample in samples.items():
         if not (sample or shapes or conditions):
             continue  # default arrays are always valid
-        if found := next(_call_problems(context, arguments, sample, shapes, conditions), None):
+        formulas = _formulas(context, known, i, sample, bounds.lets)
+        if formulas is None:
+            continue
+        call = _Call(context, known.arguments, sample, shapes, conditions, formulas)
+        if found := next(call.problems(), None):
             path, problem = found
             if i < 0:
-                if context.ok:  # other errors come first
+                if context.ok and not context.internal:  # other errors come first
                     context.warning("bad_default", problem=problem)
                 continue
             wrong, name = ("bad_sample", path[0]) if path else ("bad_call", "")
             context.error(wrong, ("samples", i, *path), name=name, problem=problem)
+        for path, tree in formulas.items():
+            bounds.found[(i, *path)] = ast.unparse(tree), call.numbers.get(path, 0)
+    return bounds
+
+
+def _formulas(
+    context: Context, known: Known, i: int, sample: Sample, lets: set[str]
+) -> dict[Path, ast.expr] | None:
+    """Return the bounds of a sample that are formulas, by path; None if one is invalid.
+
+    Add the `let`s that they use to ``lets``.
+    """
+    found: dict[Path, ast.expr] = {}
+    ok = True
+    for path, given in _described(sample):
+        for end in ("low", "high"):
+            if not isinstance(text := getattr(given, end), str):
+                continue
+            where: Path = ("samples", i, *path, end)
+            names = known.names()
+            if expr := context.formula(where, text, Want(Kind.FLOAT), names, stream=False):
+                found[(*path, end)] = context.expanded(text)
+                lets |= expr.lets
+            else:
+                ok = False
+    return found if ok else None
+
+
+def _described(sample: Sample) -> Iterator[tuple[Path, ArraySample]]:
+    """Yield the arrays that a sample describes, with their paths."""
+    for name, value in sample.items():
+        for i, item in enumerate(value) if isinstance(value, list) else ((-1, value),):
+            if isinstance(item, ArraySample):
+                yield (name, i) if isinstance(value, list) else (name,), item
 
 
 def check_overload(context: Context, samples: Mapping[int, Sample]) -> None:
@@ -217,58 +281,105 @@ def _kind(type: Type, value: Any) -> str:
     return "none" if value is None else value.__class__.__name__
 
 
-def _call_problems(
-    context: Context,
-    arguments: Arguments,
-    sample: Mapping[str, Any],
-    shapes: Sequence[Rule],
-    conditions: Sequence[Condition],
-) -> Iterator[Problem]:
-    """Yield the reasons why an entry cannot be called with a sample."""
-    modes = {p.arg.mode_of: p.name for p in arguments.params if p.arg.mode_of}
-    sample = parted([p.arg for p in arguments.params], sample)
-    names = {p.name: _attribute(p, sample) for p in arguments.params}
-    names |= {name: names[mode] for name, mode in modes.items() if names[mode] is not None}
-    extents: dict[Path, tuple[int, ...]] = {}
-    for rule in _rules(context, arguments):
-        drawn = list(_drawn(rule, sample))
-        several = len({dtype for *_, dtype in drawn}) > 1  # MLX promotes them
-        for path, given, dtype in drawn:
-            yield from (((*path, *at), problem) for at, problem in _invalid_numbers(given, dtype))
-            resolved = rule.resolve(dtype)
-            if not (resolved or several):
-                known = ", ".join(rule.dtypes)
-                yield (*path, "dtype"), f"{dtype} is not one of its dtypes ({known})"
-            name, *index = path
-            extents[path] = _extents(given)
-            facts = ArrayFacts(extents[path], None if several else resolved)
-            names[str(name)] = (*names[str(name)], facts) if index else facts
-    if (count := sum(map(math.prod, extents.values()))) > LARGEST:
-        yield (), f"the arrays have {count:,} elements, but at most {LARGEST:,} are allowed"
-    if context.elementwise or "elementwise" in context.raw.tags:
-        try:
-            broadcast(*extents.values())
-        except Impossible:
-            shown = (f"{name} {shape}" for (name, *_), shape in extents.items())
-            yield (), f"the shapes cannot be broadcast: {', '.join(shown)}"
-    for axis, length in context.axes.lengths.items():
-        with suppress(Impossible):  # too few axes, which a condition reports
-            names.setdefault(axis, evaluated(trees.size(length.array, length.axis), names, None))
-    formulas = [(c.tree, c.message) for c in conditions] + [(s.tree, "") for s in shapes if s.tree]
-    for tree, message in formulas:
-        text = ast.unparse(tree)
-        try:
-            value = evaluated(tree, names, bool(message) or ())
-        except Impossible as error:
-            yield (), f"`{text}` cannot be computed: {error}"
-            continue
-        if message and not value:
-            yield (), f"a check fails: {message.rstrip('.')}"
-        elif not message and min(value, default=0) < 0:
-            yield (), f"the shape `{text}` has a negative size: {value}"
-        elif not message and math.prod(value) > LARGEST:
-            count = math.prod(value)
-            yield (), f"an output has {count:,} elements, but at most {LARGEST:,} are allowed"
+class _Call:
+    """The call of an entry with a sample. ``numbers`` are the values of the bounds' formulas."""
+
+    def __init__(
+        self,
+        context: Context,
+        arguments: Arguments,
+        sample: Sample,
+        shapes: Sequence[Rule],
+        conditions: Sequence[Condition],
+        bounds: Mapping[Path, ast.expr],
+    ) -> None:
+        self.context, self.arguments = context, arguments
+        self.sample: Mapping[str, Any] = parted([p.arg for p in arguments.params], sample)
+        self.shapes, self.conditions, self.bounds = shapes, conditions, bounds
+        self.numbers: dict[Path, float] = {}
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield the reasons why an entry cannot be called with a sample."""
+        context, arguments, sample = self.context, self.arguments, self.sample
+        modes = {p.arg.mode_of: p.name for p in arguments.params if p.arg.mode_of}
+        names = {p.name: _attribute(p, sample) for p in arguments.params}
+        names |= {name: names[mode] for name, mode in modes.items() if names[mode] is not None}
+        extents: dict[Path, tuple[int, ...]] = {}
+        dtypes: list[tuple[Path, ArraySample, str]] = []
+        for rule in _rules(context, arguments):
+            drawn = list(_drawn(rule, sample))
+            several = len({dtype for *_, dtype in drawn}) > 1  # MLX promotes them
+            dtypes += drawn
+            for path, given, dtype in drawn:
+                resolved = rule.resolve(dtype)
+                if not (resolved or several):
+                    yield (*path, "dtype"), _why_no_dtype(dtype, rule, context.form)
+                name, *index = path
+                extents[path] = _extents(given)
+                facts = ArrayFacts(extents[path], None if several else resolved)
+                names[str(name)] = (*names[str(name)], facts) if index else facts
+        for axis, length in context.axes.lengths.items():
+            with suppress(Impossible):  # too few axes, which a condition reports
+                size = trees.size(length.array, length.axis)
+                names.setdefault(axis, evaluated(size, names, None))
+        for path, given, dtype in dtypes:
+            ends: list[float] = []
+            for end in ("low", "high"):
+                try:
+                    ends.append(self._end((*path, end), getattr(given, end), names))
+                except Impossible as error:
+                    yield (*path, end), f"the bound cannot be computed: {error}"
+            if len(ends) == 2:
+                problems = _invalid_numbers(given, dtype, extents[path], *ends)
+                yield from (((*path, *at), problem) for at, problem in problems)
+        if (count := sum(map(math.prod, extents.values()))) > LARGEST:
+            yield (), f"the arrays have {count:,} elements, but at most {LARGEST:,} are allowed"
+        if context.elementwise or "elementwise" in context.raw.tags:
+            try:
+                broadcast(*extents.values())
+            except Impossible:
+                shown = (f"{name} {shape}" for (name, *_), shape in extents.items())
+                yield (), f"the shapes cannot be broadcast: {', '.join(shown)}"
+        yield from self._broken_rules(names)
+
+    def _end(self, path: Path, end: Bound, names: Mapping[str, Any]) -> float:
+        """Return the number of an end of a domain."""
+        if not isinstance(end, str):
+            return end
+        value = evaluated(self.bounds[path], names, None)
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise Impossible(f"its value is {value}")
+        self.numbers[path] = value
+        return value
+
+    def _broken_rules(self, names: Mapping[str, Any]) -> Iterator[Problem]:
+        """Yield the conditions and rules of shapes that reject the call."""
+        formulas = [(c.tree, c.message) for c in self.conditions]
+        for tree, message in [*formulas, *((s.tree, "") for s in self.shapes if s.tree)]:
+            text = ast.unparse(tree)
+            try:
+                value = evaluated(tree, names, bool(message) or ())
+            except Impossible as error:
+                yield (), f"`{text}` cannot be computed: {error}"
+                continue
+            if message and not value:
+                yield (), f"a check fails: {message.rstrip('.')}"
+            elif not message and min(value, default=0) < 0:
+                yield (), f"the shape `{text}` has a negative size: {value}"
+            elif not message and math.prod(value) > LARGEST:
+                count = math.prod(value)
+                yield (), f"an output has {count:,} elements, but at most {LARGEST:,} are allowed"
+
+
+def _why_no_dtype(dtype: str, rule: DtypeRule, form: Form) -> str:
+    """Return the problem of a dtype that an argument does not accept."""
+    known, name = ", ".join(rule.dtypes), rule.params[0].name
+    also = ""
+    if dtype == "float64" and known == "float32":
+        also = f"; remove the dtype, or write `dtypes: {{{name}: floating}}`"
+        if form is Form.KERNELS:
+            also += ", or `accumulator`, which is float64 next to float64 arrays"
+    return f"{dtype} is not one of its dtypes ({known}){also}"
 
 
 def _attribute(p: Parameter, sample: Mapping[str, Any]) -> Any:
@@ -306,21 +417,56 @@ def _extents(given: ArraySample) -> tuple[int, ...]:
     return (3, 4) if given.shape is None else tuple(given.shape)
 
 
-def _invalid_numbers(given: ArraySample, dtype: str) -> Iterator[Problem]:
+def _invalid_numbers(
+    given: ArraySample, dtype: str, shape: tuple[int, ...], low: float, high: float
+) -> Iterator[Problem]:
     """Yield numbers that the dtype cannot represent, and domains without valid numbers."""
-    low, high = LIMITS.get(dtype, SINGLE if given.dtype else LIMITS["float64"])
+    least, most = LIMITS.get(dtype, SINGLE if given.dtype else LIMITS["float64"])
     whole = dtype in INTEGER or dtype == "bool_"
-    ends = {"low", "high"} & given.model_fields_set
-    numbers: list[tuple[Path, float]] = [((key,), getattr(given, key)) for key in sorted(ends)]
+    bounds = {key: end for key, end in (("high", high), ("low", low))}
+    stated = {key: end for key, end in bounds.items() if key in given.model_fields_set}
+    yield from _empty_interval(given, low, high)
+    numbers: list[tuple[Path, float]] = [((key,), end) for key, end in stated.items()]
     for path, number in [*numbers, *_flat(given.values, ("values",))]:
-        fits = low <= number <= high and not (whole and path[0] == "values" and number % 1)
+        fits = least <= number <= most and not (whole and path[0] == "values" and number % 1)
         if not fits and (whole or math.isfinite(number)):
             yield path, f"{number} is not a valid {dtype.rstrip('_')}"
-    if given.values is None and whole and math.ceil(given.low) > math.floor(given.high):
-        yield (), f"the interval from {given.low} to {given.high} contains no integer"
-    if given.away_from and dtype in FLOATING and _free(given) < _ENOUGH:
-        near = f"nearly all numbers from {given.low} to {given.high} are within {DISTANCE} of these"
+        if stated and not low <= number <= high and math.isfinite(number):
+            yield path, f"{number} is not between low ({low:g}) and high ({high:g})"
+    if given.values is None and whole and math.ceil(low) > math.floor(high):
+        yield (), f"the interval from {low:g} to {high:g} contains no integer"
+    if given.away_from and dtype in FLOATING and _free(given.away_from, low, high) < _ENOUGH:
+        near = f"nearly all numbers from {low:g} to {high:g} are within {DISTANCE} of these"
         yield ("away_from",), near
+    yield from _without_order(given, whole, shape, low, high)
+
+
+def _without_order(
+    given: ArraySample, whole: bool, shape: tuple[int, ...], low: float, high: float
+) -> Iterator[Problem]:
+    """Yield the reasons why numbers cannot be sorted, distinct or positive definite."""
+    orders = [key for key in _ORDERS if getattr(given, key)]
+    count = math.floor(high) - math.ceil(low) + 1
+    if orders and not shape:
+        yield (orders[0],), f"`{orders[0]}` is about the last axis, but the array has no axes"
+    elif orders and given.values is not None:
+        numbers, width = [number for _, number in _flat(given.values, ())], max(shape[-1], 1)
+        rows = [numbers[i : i + width] for i in range(0, len(numbers), width)]
+        broken = [key for key in orders if not all(map(_IS_IN_ORDER[key], rows))]
+        yield from ((("values",), f"the numbers are not `{key}`") for key in broken)
+    elif given.distinct and whole and count < shape[-1]:
+        yield ("distinct",), f"only {count} integers are between {low:g} and {high:g}"
+    elif given.any and (low == 0 == high or shape[-1] == 0):
+        yield ("any",), "the last axis is empty, or 0 is its only number"
+    if given.positive_definite and (whole or len(shape) < 2 or shape[-1] != shape[-2]):
+        yield ("positive_definite",), "the array must be floating, with square matrices in its axes"
+
+
+_IS_IN_ORDER: dict[str, Callable[[list[float]], bool]] = {
+    "sorted": lambda row: row == sorted(row),
+    "distinct": lambda row: len(row) == len(set(row)),
+    "any": any,
+}
 
 
 def _flat(values: Any, path: Path) -> Iterator[tuple[Path, float]]:
@@ -332,7 +478,7 @@ def _flat(values: Any, path: Path) -> Iterator[tuple[Path, float]]:
         yield path, values
 
 
-def _free(given: ArraySample) -> float:
+def _free(points: Sequence[float], low: float, high: float) -> float:
     """Estimate the part of the domain that is far enough from the points of `away_from`."""
-    tried = [given.low + (given.high - given.low) * i / 200 for i in range(201)]
-    return sum(all(abs(x - p) >= DISTANCE for p in given.away_from) for x in tried) / 201
+    tried = [low + (high - low) * i / 200 for i in range(201)]
+    return sum(all(abs(x - p) >= DISTANCE for p in points) for x in tried) / 201

@@ -92,17 +92,22 @@ class Check(Model):
 
 
 Number = int | float
+Bound = Number | Formula
 
 
 class ArraySample(Model):
     """An array argument of a sample: random values in a domain, or fixed values."""
 
     shape: list[int] | None = key("Shape; (3, 4) if absent.")
-    low: Number = key("Lower end of the domain.", -2.0)
-    high: Number = key("Upper end of the domain.", 2.0)
-    values: Any = key("Nested lists of numbers instead of random ones.")
+    low: Bound = key("Lower end of the domain: a number, or a formula of shapes and scalars.", -2.0)
+    high: Bound = key("Upper end of the domain: a number, or a formula of shapes and scalars.", 2.0)
+    values: Any = key("Nested lists of numbers; other sizes get random ones from low to high.")
     dtype: str | None = key("Dtype; the tested one if absent.")
     away_from: list[Number] = key("Points that random values keep a distance of 0.1 from.", [])
+    sorted: bool = key("Ascending along the last axis, from low to high.", False)
+    distinct: bool = key("No number twice along the last axis.", False)
+    any: bool = key("A number other than 0 along each last axis, such as a true one.", False)
+    positive_definite: bool = key("Symmetric positive definite matrices, of any size.", False)
 
 
 SampleScalar = bool | int | float | str

@@ -39,6 +39,7 @@ from .compare import require_same as require_same
 from .compare import subsets as subsets
 from .compare import to_numpy as to_numpy
 from .derivatives import COORDINATES as COORDINATES
+from .derivatives import SAMPLES as SAMPLES
 from .derivatives import STENCIL as STENCIL
 from .derivatives import STEP as STEP
 from .derivatives import check_jvp as check_jvp

@@ -33,7 +33,8 @@ import mlx.core as mx
 import numpy as np
 
 from .. import testing
-from . import Arrays, Function
+from . import Arrays, Floats, Function, Mismatch
+from .crashes import named
 from .formulas import FORMULA_NAMES, formula_code, is_known, lengths_of
 from .shapeless import Resized, check_shapeless, equal_axes, named_axes, single_axes
 
@@ -61,8 +62,10 @@ def case(
         function: The operator, as a function of its package.
         sample: For an array, a mapping with `shape`, `low`, `high`, `values`, `dtype`, `away_from`:
             random numbers from `low` to `high`, none within 0.1 of the points `away_from`, or the
-            given `values`. For a list of arrays, a list of such mappings. For any other argument,
-            its value. For an array or string, a mapping or the string. An omitted array has shape
+            given `values`. `sorted`, `distinct`, `any` and `positive_definite` are further
+            properties of the numbers, and `bounds` are formulas of `low` and `high` for other
+            shapes. For a list of arrays, a list of such mappings. For any other argument, its
+            value. For an array or string, a mapping or the string. An omitted array has shape
             (3, 4) and numbers from -2 to 2; an omitted optional array is None.
         overload: The operator's name in C++, if it is one of several overloads.
     """
@@ -82,6 +85,9 @@ class SampleArray:
     high: float
     values: Any
     away_from: tuple[float, ...]
+    bounds: Mapping[str, str]  # formulas of `low` and `high`, for any shapes
+    has_domain: bool  # false: only the `values` are known to be valid
+    orders: frozenset[str]  # those of ORDERS that the sample declares
 
     @classmethod
     def of(
@@ -102,11 +108,16 @@ class SampleArray:
         shape = given.get("shape")
         shape = (3, 4) if shape is None else shape
         low, high = given.get("low", -2), given.get("high", 2)
+        orders = frozenset(name for name in ORDERS if given.get(name))
+        if "positive_definite" in orders:
+            low, high = -math.inf, math.inf
+        has_domain = values is None or "low" in given
         if values is not None:
             values = np.asarray(values)
             finite = values[np.isfinite(values)]
             shape = values.shape
-            low, high = (finite.min(), finite.max()) if finite.size else (0, 0)
+            if not has_domain:
+                low, high = (finite.min(), finite.max()) if finite.size else (0, 0)
         return cls(
             arg=arg["name"],
             index=index,
@@ -117,6 +128,9 @@ class SampleArray:
             high=float(high),
             values=values,
             away_from=tuple(given.get("away_from") or ()),
+            bounds=given.get("bounds", {}),
+            has_domain=has_domain,
+            orders=orders,
         )
 
     @property
@@ -126,37 +140,137 @@ class SampleArray:
 
     @property
     def step(self) -> float:
-        """The difference step: smaller in a narrow domain."""
+        """The difference step: smaller in a narrow domain, and between sorted numbers."""
         span = self.high - self.low
+        if "sorted" in self.orders:
+            span /= max(1, *self.shape[-1:])
         return min(testing.STEP, span / 200) if span > 0 else testing.STEP
 
+    @property
+    def is_index(self) -> bool:
+        """True for integers that may be the indices, offsets or lengths of other arrays.
+
+        Integers of the whole range of their dtype are plain data.
+        """
+        if self.dtype is None or not mx.issubdtype(self.dtype, mx.integer):
+            return False
+        limits = mx.iinfo(self.dtype)
+        return self.low > limits.min or self.high < limits.max
+
+    @property
+    def is_free(self) -> bool:
+        """True if every number, in every shape, is as valid as those of the sample."""
+        return not (self.is_index or self.bounds or self.orders)
+
+    def is_known(self, is_larger: bool) -> bool:
+        """Return true if the domain also holds for other shapes, all of them larger or not."""
+        if self.bounds or not self.is_index:
+            return True
+        # An index that is valid remains valid for larger arrays. The last of sorted numbers is
+        # often a size, such as that of an array of offsets.
+        return is_larger and self.has_domain and "sorted" not in self.orders
+
+    def contains(self, values: Any, low: float, high: float) -> bool:
+        """Return true if numbers are in the domain and ordered as declared."""
+        if not self.has_domain and self.is_index:
+            return np.array_equal(values, self.values)
+        if values.size and self.has_domain and not (low <= values.min() <= values.max() <= high):
+            return False
+        if "sorted" in self.orders and values.shape[-1] > 1:
+            first, last = values[..., 0], values[..., -1]
+            spans = (first == math.ceil(low)) & (last == math.floor(high))
+            if not np.all(spans if self.is_index else first < last):
+                return False
+        return all(ORDERS[name](values) for name in self.orders)
+
     def draw(self, dtype: mx.Dtype, rng: np.random.Generator) -> mx.array:
-        """Return the array, in `dtype` unless it has a dtype of its own."""
+        """Return the array, in `dtype` unless it has a dtype of its own.
+
+        Raises:
+            ValueError: No such array exists.
+        """
         if self.sums and dtype != mx.float64:
             dtype = mx.float32
         dtype = self.dtype or dtype
         if self.values is not None:
             return mx.array(self.values, dtype=dtype)
-        if not mx.issubdtype(dtype, mx.inexact):
-            low = math.ceil(self.low)
-            high = max(low, math.floor(self.high))
-            if mx.issubdtype(dtype, mx.unsignedinteger) or dtype == mx.bool_:
-                low, high = max(low, 0), max(high, 1)
-            return mx.array(rng.integers(low, high, self.shape, endpoint=True), dtype=dtype)
-        # After a move by the stencil, the numbers are still in the domain, if it is an interval.
+        if 0 in self.shape:
+            return mx.zeros(self.shape, dtype)
+        if self.low > self.high:
+            raise ValueError(f"the domain of '{self.name}' is empty")
+        is_whole = not mx.issubdtype(dtype, mx.inexact)
+        values = self._integers(dtype, rng) if is_whole else self._floats(rng)
+        if "any" in self.orders:
+            if self.low == 0 == self.high:
+                raise ValueError(f"the sample of '{self.name}' has no number other than 0")
+            rows = values.reshape(-1, values.shape[-1])
+            for i in np.flatnonzero(~rows.any(axis=1)):
+                rows[i, rng.integers(rows.shape[1])] = self.high or self.low
+        return mx.array(values, dtype=dtype)
+
+    def _integers(self, dtype: mx.Dtype, rng: np.random.Generator) -> Any:
+        """Draw integers. Those of a dtype of their own are all in the domain."""
+        low, high = math.ceil(self.low), math.floor(self.high)
+        if mx.issubdtype(dtype, mx.unsignedinteger) or dtype == mx.bool_:
+            low, high = max(low, 0), high if self.dtype else max(high, 1)
+        if self.dtype is None:
+            high = max(low, high)
+        if low > high:
+            raise ValueError(f"the domain of '{self.name}' has no integer")
+        if not self.orders & {"sorted", "distinct"}:
+            return rng.integers(low, high, self.shape, endpoint=True)
+        count = self.shape[-1]
+        rows = []
+        for _ in range(math.prod(self.shape[:-1])):
+            ends = [low, high][:count] if "sorted" in self.orders else []
+            inner = count - len(ends)
+            if "distinct" in self.orders:
+                if high + 1 - low < count:
+                    raise ValueError(f"the domain of '{self.name}' has too few integers")
+                start = low + bool(ends)
+                row = start + rng.choice(high + 1 - start - (len(ends) > 1), inner, replace=False)
+            else:
+                row = rng.integers(low, high, inner, endpoint=True)
+            row = np.concatenate([ends, row])
+            rows.append(np.sort(row) if ends else row)
+        return np.array(rows, dtype=np.int64).reshape(self.shape)
+
+    def _floats(self, rng: np.random.Generator) -> Floats:
+        """Draw floats that are in the domain, if it is an interval, after moves by the stencil."""
+        if "positive_definite" in self.orders:
+            factors = rng.uniform(-1, 1, self.shape)
+            return factors @ np.swapaxes(factors, -1, -2) + np.eye(self.shape[-1])
         margin = len(testing.STENCIL) * self.step if self.high > self.low else 0
+        if "sorted" in self.orders:
+            gap = np.arange(self.shape[-1]) * 3 * margin
+            room = self.high - self.low - 2 * margin - gap[-1:].sum()
+            return np.sort(rng.uniform(0, room, self.shape)) + self.low + margin + gap
         values = np.full(self.shape, np.nan)
         for _ in range(200):
             near = [np.abs(values - point) < DISTANCE for point in self.away_from]
             wrong = np.logical_or.reduce([np.isnan(values), *near])
             if not wrong.any():
-                return mx.array(values, dtype=dtype)
+                return values
             count = int(wrong.sum())
             values[wrong] = rng.uniform(self.low + margin, self.high - margin, count)
         raise ValueError(
             f"the sample of '{self.name}' has no numbers from {self.low} to {self.high} that are "
             f"{DISTANCE} away from {list(self.away_from)}"
         )
+
+
+def _is_positive_definite(matrices: Any) -> bool:
+    is_symmetric = np.allclose(matrices, np.swapaxes(matrices, -1, -2))
+    return bool(is_symmetric and (np.linalg.eigvalsh(matrices) > 0).all())
+
+
+ORDERS: dict[str, Callable[[Any], bool]] = {
+    "sorted": lambda values: bool((np.diff(values) >= 0).all()),
+    "distinct": lambda values: bool((np.diff(np.sort(values)) > 0).all()),
+    "any": lambda values: bool(values.any(axis=-1).all()),
+    "positive_definite": _is_positive_definite,
+}
+"""Tests of the properties of arrays that a sample can declare."""
 
 
 class Subject:
@@ -216,8 +330,8 @@ class Subject:
             with _quiet():
                 arrays = self.draw(mx.float32)
                 mx.eval(self.function(*arrays))
-                if self.defaults:
-                    mx.eval(self.call_as(self.case.function, *arrays, without=self.defaults))
+                if self.numbers:
+                    mx.eval(self.call_as(self.case.function, *arrays, without=self.numbers))
                 if self.differentiable:
                     testing.require_finite(self.function, self.draw(self.dtype), self.dtype)
         except Exception as error:
@@ -229,7 +343,7 @@ class Subject:
         return self.call_as(self.case.function, *arrays)
 
     @property
-    def defaults(self) -> list[str]:
+    def numbers(self) -> list[str]:
         """The arrays whose default is a number, which the checks otherwise never use."""
         arrays = (arg for arg in self.op["args"] if arg["kind"] == "array")
         return [arg["name"] for arg in arrays if isinstance(arg.get("value"), int | float)]
@@ -298,9 +412,61 @@ class Subject:
         rngs = (np.random.default_rng((name, seed, i)) for i in range(len(self.slots)))
         return [slot.draw(dtype, rng) for slot, rng in zip(self.slots, rngs, strict=True)]
 
+    def ends(self, slot: SampleArray, arrays: Sequence[mx.array]) -> tuple[float, float]:
+        """Return the domain of an array in a call with these arrays."""
+        if not slot.bounds:
+            return slot.low, slot.high
+        values = self.defaults | self.keywords(arrays)
+        names = {**FORMULA_NAMES, **values, **lengths_of(self.op["lengths"], values)}
+        ends = {"low": slot.low, "high": slot.high}
+        ends |= {end: eval(formula_code(text)[0], names) for end, text in slot.bounds.items()}
+        return float(ends["low"]), float(ends["high"])
+
+    def is_valid(self, arrays: Sequence[mx.array]) -> bool:
+        """Return true if the numbers of a call are as valid as those of the sample.
+
+        Args:
+            arrays: The arrays of a call, possibly followed by cotangents.
+        """
+        given = arrays[: len(self.slots)]
+        for slot, a in zip(self.slots, given, strict=True):
+            # Each element of an elementwise operator stands alone.
+            if slot.is_free or (self.is_elementwise and not slot.has_domain):
+                continue
+            if not slot.contains(testing.to_numpy(a), *self.ends(slot, given)):
+                return False
+        return True
+
+    def resized(self, arrays: Arrays) -> Arrays | None:
+        """Return the arrays of a call with other shapes, with valid numbers.
+
+        Returns:
+            None if the sample does not describe the numbers for these shapes.
+        """
+        if self.is_elementwise:
+            return arrays
+        pairs = [*zip(self.slots, arrays, strict=True)]
+        is_larger = all(n >= m for s, a in pairs for n, m in zip(a.shape, s.shape, strict=True))
+        found = []
+        for i, (slot, a) in enumerate(pairs):
+            if slot.is_free:
+                found.append(a)
+                continue
+            if not slot.is_known(is_larger):
+                return None
+            try:
+                low, high = self.ends(slot, arrays)
+                other = replace(slot, shape=a.shape, values=None, low=low, high=high)
+                found.append(other.draw(a.dtype, np.random.default_rng((*a.shape, i))))
+            except (ValueError, IndexError, ZeroDivisionError):  # no such numbers
+                return None
+        return found
+
     def has_dtype(self, name: str) -> bool:
         """Return true if the operator computes in a floating dtype on the CPU."""
-        rules = [d for d in self.op["dtypes"].values() if len(d) > 1]
+        # An argument with a dtype of its own is cast for a kernel, but not for a composite.
+        own = frozenset() if self.has_kernels else {"float16", "bfloat16", "float32", "float64"}
+        rules = [d for d in self.op["dtypes"].values() if len(d) > 1 or d[0] in own]
         if "cpu" in self.op["kernels"]:
             rules.append(self.op["kernels"]["cpu"]["dtypes"])
         # Next to floating arguments, a group of integers stays as it is.
@@ -382,6 +548,15 @@ class Subject:
         return bool(called & {op["name"] for op in _entries(self.package) if _is_internal(op)})
 
     @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The default values of the arguments; None without one."""
+        found = {}
+        for arg in self.op["args"]:
+            default = arg["default"] if arg["has_default"] else None
+            found[arg["name"]] = None if default is None else eval(default, dict(FORMULA_NAMES))
+        return found
+
+    @cached_property
     def reference(self) -> Function | None:
         """The composite, evaluated by Python; None if it calls functions unknown to Python."""
         text = self.op["composite"]
@@ -394,9 +569,7 @@ class Subject:
         names |= {name: sys.modules[name] for name in used}
         if not is_known(text, {*names, *self.op["lengths"], *(a["name"] for a in self.op["args"])}):
             return None
-        for arg in self.op["args"]:
-            default = arg["default"] if arg["has_default"] else None
-            names[arg["name"]] = None if default is None else eval(default, dict(FORMULA_NAMES))
+        names |= self.defaults
 
         def evaluate(*arrays: mx.array) -> Any:
             values = names | self.keywords(arrays)
@@ -517,14 +690,80 @@ def _check_vjp(s: Subject) -> None:
             got = pull(*args, *(mx.ones_like(out) for out in s.function(*args)))
             wanted = [mx.zeros_like(args[i]) for i in zero]
             testing.require_same(got, wanted, pull, "declared zero", "by that", 0)
+    for i in zero:
+        _require_no_gradient(s, i, "zero")
+
+
+NEGLIGIBLE = 1e-6
+"""A gradient of the composite that is smaller may be rounding."""
+
+
+def _require_no_gradient(s: Subject, argnum: int, declared: str) -> None:
+    """Compare a gradient that is declared `zero` or `none` with the composite's.
+
+    Without a composite that Python can evaluate, finite differences must be zero where `zero` is
+    declared. `none` is then right: differentiating raises.
+    """
+    name, args, composite = s.slots[argnum].arg, s.draw(s.dtype), s.op["composite"] or ""
+    stop = f"if '{name}' has no gradient on purpose, write stop_gradient({name}) in "
+    stop += "the composite" if composite else "a `composite`"
+    if s.reference is not None:
+        with mx.stream(mx.cpu):
+            found = _gradient_of(s.reference, args, argnum)
+        size = np.nan_to_num(np.abs(found), posinf=0).ravel()
+        if size.max(initial=0) <= NEGLIGIBLE:
+            return
+        i = int(size.argmax())
+        element = testing.element_of(s.slots[argnum].name, args[argnum], i)
+        place = f"{element} = {testing.to_numpy(args[argnum]).flat[i]:.6g}"
+        wanted = f"{found.flat[i]:.6g}"
+        raise Mismatch(
+            s.function.op,
+            f"`grad` declares '{name}' {declared}, but the composite's gradient at {place} is "
+            f"{wanted}",
+            name,
+            element,
+            "0" if declared == "zero" else "none",
+            wanted,
+            f"remove `{declared}`, so that the composite's gradient is used, or write a formula; "
+            f"{stop}",
+        )
+    if declared == "zero" and "stop_gradient" not in composite:
+        try:
+            testing.check_vjp(s.function, args, [argnum], step=s.steps, dtype=s.dtype)
+        except Mismatch as error:
+            error.text = f"`grad` declares '{name}' zero: {error.text}"
+            if error.hint != testing.SAMPLES.kink:
+                error.hint = f"write a formula, or `none`; {stop}"
+            raise
+
+
+def _gradient_of(fn: Function, args: Arrays, argnum: int) -> Any:
+    """Return the gradient of one argument as a NumPy array; zeros if there is none."""
+    try:
+        pull = testing.pullback(fn, args, [argnum])
+        return testing.to_numpy(pull(*args, *_cotangents(fn(*args)))[0])
+    except Exception:  # a function in it has no gradient
+        return np.zeros(args[argnum].shape)
 
 
 def _check_jvp(s: Subject) -> None:
-    """Compare the jvp with finite differences, for the differentiable arguments."""
-    chosen = s.differentiable
+    """Compare the jvp with finite differences, for the differentiable arguments; along an argument
+    whose gradient is declared zero it must be zero."""
+    chosen, args, zero = s.differentiable, s.draw(s.dtype), s.argnums("zero")
     if s.op["jvp"] == "formula":
         chosen = [i for i in chosen if s.slots[i].arg in s.op["jvp_args"]]
-    testing.check_jvp(s.function, s.draw(s.dtype), chosen, step=s.steps, dtype=s.dtype)
+    testing.check_jvp(s.function, args, chosen, step=s.steps, dtype=s.dtype)
+    with mx.stream(mx.cpu):
+        for i in zero:
+            alone = partial(_with_argument, s.function, args, i)
+            got = mx.jvp(alone, [args[i]], [mx.ones_like(args[i])])[1]
+            what, wanted = f"jvp along '{s.function.arg(i)}'", list(map(mx.zeros_like, got))
+            testing.require_same(got, wanted, s.function, what, "as `grad` declares it", 0)
+
+
+def _with_argument(fn: Function, args: Arrays, argnum: int, value: mx.array) -> Arrays:
+    return fn(*testing.replaced(args, [argnum], [value]))
 
 
 def _check_second(s: Subject) -> None:
@@ -547,9 +786,13 @@ def _check_broadcast_vjp(s: Subject) -> None:
 
 
 def _check_none(s: Subject) -> None:
-    """Check that differentiating an argument without a gradient raises an error."""
+    """Check that differentiating an argument without a gradient raises an error, and that the
+    composite has no gradient either."""
+    args = s.draw(mx.float32)
     for i in s.argnums("none"):
-        testing.check_not_differentiable(s.function, s.draw(mx.float32), i)
+        testing.check_not_differentiable(s.function, args, i)
+        if testing.is_float(args[i]):
+            _require_no_gradient(s, i, "none")
 
 
 def _check_vmap(s: Subject) -> None:
@@ -585,6 +828,9 @@ def _check_shapeless(s: Subject) -> None:
     # a kernel may access any memory that its entry does not exclude.
     if s.is_elementwise or not s.has_kernels:
         others += [*single_axes(args, s.function.args), *equal_axes(args)]
+    valid = [Resized(what, found) for what, given in others if (found := s.resized(given))]
+    # The sample itself, if it does not describe the numbers for other shapes.
+    others = valid or [Resized("the same shapes", args)]
     check_shapeless(s.function, args, others, op=s.function.op)
     if not s.differentiable:
         return
@@ -647,14 +893,15 @@ def _check_layouts(s: Subject) -> None:
     """Check that strides do not affect the result, in any dtype."""
     for name in ("float32", "float16", "bfloat16"):
         if s.has_dtype(name):
-            testing.check_layouts(s.function, s.draw(getattr(mx, name)))
+            testing.check_layouts(s.function, s.draw(getattr(mx, name)), accepts=s.is_valid)
 
 
 def _check_layouts_vjp(s: Subject) -> None:
     """Check that strides do not affect the vjp, also strides of the cotangents."""
     for name, rtol in PRECISIONS.items():
         if s.has_dtype(name):
-            testing.check_layouts(*_pulled(s, s.draw(getattr(mx, name))), rtol=rtol)
+            pulled = _pulled(s, s.draw(getattr(mx, name)))
+            testing.check_layouts(*pulled, rtol=rtol, accepts=s.is_valid)
 
 
 def _check_sizes(s: Subject) -> None:
@@ -762,7 +1009,7 @@ def make_tests(package: ModuleType, cases: Iterable[Case]) -> dict[str, Callable
     for name, (check, applies) in CHECKS.items():
         chosen = [s for s in subjects if _is_wanted(name, applies, s)]
         if chosen:
-            tests[f"test_{name}"] = _test(f"test_{name}", check, chosen)
+            tests[f"test_{name}"] = _test(name, check, chosen)
     return tests
 
 
@@ -771,9 +1018,15 @@ def _is_wanted(name: str, applies: Callable[[Subject], bool], subject: Subject) 
     try:
         # MLX's updates of empty slices do not terminate.
         is_empty = any(0 in slot.shape for slot in subject.slots)
-        return not (is_empty and name not in ("sample", "forward")) and applies(subject)
+        if is_empty and name not in ("sample", "forward"):
+            return False
+        return bool(named(f"preparing {_title(name, subject)}", applies, subject))
     except Exception:
         return name == "sample"
+
+
+def _title(name: str, subject: Subject) -> str:
+    return f"test_{name} of {subject.path}, sample {subject.number}"
 
 
 def _test(
@@ -781,7 +1034,7 @@ def _test(
 ) -> Callable[..., None]:
     import pytest
 
-    def test(subject: Subject) -> None:
+    def run(subject: Subject) -> None:
         __tracebackhide__ = True
         if subject.problem and check is not _check_sample:
             pytest.skip("test_sample reports the error in this sample")
@@ -793,7 +1046,11 @@ def _test(
                     raise
                 pytest.skip(str(error))
 
-    test.__name__ = test.__qualname__ = name
+    def test(subject: Subject) -> None:
+        __tracebackhide__ = True
+        named(_title(name, subject), run, subject)
+
+    test.__name__ = test.__qualname__ = f"test_{name}"
     test.__doc__ = check.__doc__
     ids = [f"{s.path}-{s.number}" if s.number else s.path for s in subjects]
     parametrised: Callable[..., None] = pytest.mark.parametrize("subject", subjects, ids=ids)(test)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -174,24 +175,33 @@ class Point:
             return [outputs[i] for i in kept]
 
         names = tuple(whole.output(i) for i in kept)
-        self.fn = Function(inexact, whole.op, whole.args, names, whole.is_finite)
+        self.fn = replace(whole, call=inexact, outputs=names)
         self.outputs = [every[i] for i in kept]
         # complex64 is MLX's only complex dtype.
         complexes = any(a.dtype == mx.complex64 for a in (*self.args, *self.outputs))
         self.precision = mx.float32 if complexes else dtype
         self.rtol = RTOL[self.precision] if rtol is None else rtol
+        self.flat = flat_of(self.outputs)
         # With infinite arguments there is no reference for the outputs.
         self.is_finite = whole.is_finite and all(np.isfinite(to_numpy(a)).all() for a in self.args)
-        self.flat = flat_of(self.outputs)
         self._jacobians: dict[int, Jacobian] = {}
-        for k, out in enumerate(self.outputs) if self.is_finite else ():
-            wrong = np.flatnonzero(~np.isfinite(to_numpy(out)))
-            if wrong.size:
-                element = element_of(self.fn.output(k), out, wrong[0])
-                value = f"{to_numpy(out).flat[wrong[0]]}"
-                text = f"{element} is {value}: the function cannot be differentiated here"
-                hint = self.advice.outside
-                raise Mismatch(self.fn.op, text, "", element, value, "a finite number", hint)
+        if self.is_finite:
+            self._require_finite()
+
+    def _require_finite(self) -> None:
+        """Require finite outputs; elements of a mask are infinite next to the arguments, too."""
+        wrong = ~np.isfinite(self.flat)
+        if wrong.any() and not wrong.all() and not np.isnan(self.flat).any():
+            pairs = [*zip(self.args, self.steps, strict=True)]
+            for sign in (1, -1):
+                near = [a + sign * step if is_inexact(a) else a for a, step in pairs]
+                wrong &= flat_of(self.fn(*near)) != self.flat
+        if wrong.any():
+            element = _output_element(self, int(np.flatnonzero(wrong)[0]))
+            value = f"{self.flat[wrong][0]}"
+            text = f"{element} is {value}: the function cannot be differentiated here"
+            hint = self.advice.outside
+            raise Mismatch(self.fn.op, text, "", element, value, "a finite number", hint)
 
     def another(self, fn: Function, args: Arrays, steps: Sequence[float], limit: int) -> Point:
         """Return the point of another function with the same settings."""
@@ -359,7 +369,8 @@ class Point:
             jumps = []
             for step in (self.steps[argnum] / 10, self.steps[argnum] / 80):
                 right, left = self._moved(argnum, coordinate, [step, -step])
-                jumps.append(abs((right + left - 2 * self.flat) @ flat) / step)
+                bend = np.where(np.isfinite(self.flat), right + left - 2 * self.flat, 0)
+                jumps.append(abs(bend @ flat) / step)
         return bool(jumps[1] > max(0.5 * jumps[0], 1e-2 * np.abs(flat).max(initial=0)))
 
 
@@ -397,7 +408,7 @@ def pullback(fn: Callable[..., Any], args: Sequence[mx.array], argnums: Sequence
     cotangents = tuple(f"cotangent of {name}" for name in whole.outputs)
     gradients = tuple(f"the gradient of {whole.arg(i)}" for i in argnums)
     names = (*whole.args, *cotangents)
-    return Function(call, f"vjp of {whole.op}", names, gradients, whole.is_finite)
+    return replace(whole, call=call, op=f"vjp of {whole.op}", args=names, outputs=gradients)
 
 
 # The vjp ------------------------------------------------------------------------------------------
@@ -550,7 +561,7 @@ def require_finite(fn: Callable[..., Any], args: Sequence[mx.array], dtype: mx.D
     """Check that a function is finite at the arguments at which it is differentiated.
 
     Raises:
-        AssertionError: An output is infinite or NaN, though the arguments are finite.
+        AssertionError: An output is NaN, or all are infinite, though the arguments are finite.
     """
     with mx.stream(mx.cpu):
         Point(fn, args, dtype)

@@ -121,7 +121,7 @@ OPS = [
         grad={"x": "none", "ids": "none (integers)"},
         elementwise=False,
     ),
-    op("straight", X, grad={"x": "zero"}),
+    op("straight", X, grad={"x": "zero"}, composite="stop_gradient(x)"),
     op(
         "lists",
         arg("arrays", "list of arrays"),
@@ -225,6 +225,118 @@ def test_declared_zero(package):
     wrong.function = testing.Function(lambda x: mx.sin(x), "straight", ("x",))
     with pytest.raises(AssertionError, match="declared zero"):
         cases.CHECKS["vjp"][0](wrong)
+
+
+@mx.custom_function
+def _loses_y(x, y):
+    return x * y + mx.round(y)
+
+
+@_loses_y.vjp
+def _loses_y_vjp(primals, cotangent, _):
+    y = primals[1]
+    return cotangent * y, mx.zeros_like(y)
+
+
+@_loses_y.jvp
+def _loses_y_jvp(primals, tangents):
+    return mx.zeros_like(primals[0]) if tangents[0] is None else tangents[0] * primals[1]
+
+
+def _declares(package, composite, word, fn=_loses_y):
+    """Return the subject of an operator of x and y that declares the gradient of y."""
+    known = op("loses", X, Y, composite=composite, grad={"y": word})
+    found = cases.Subject(package, known, cases.case(fn), 0)
+    found.function = testing.Function(fn, "loses", ("x", "y"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("composite", "message"),
+    [
+        (
+            "x * y",
+            r"\[loses\] `grad` declares 'y' zero, but the composite's gradient at y\[\d, \d\] = "
+            r"\S+ is \S+; remove `zero`, so that the composite's gradient is used, or write a "
+            r"formula; if 'y' has no gradient on purpose, write stop_gradient\(y\) in the comp",
+        ),
+        (
+            None,
+            r"`grad` declares 'y' zero: vjp of 'y'.* write a formula, or `none`; if 'y' has no ",
+        ),
+        ("inner(x, y)", r"`grad` declares 'y' zero: vjp of 'y'"),  # Python cannot evaluate it
+        ("x * stop_gradient(y) + round(y)", ""),
+        ("inner(x, stop_gradient(y))", ""),
+        ("x * array([1.0])", ""),
+    ],
+)
+def test_declared_zero_is_compared_with_the_composite(package, composite, message):
+    wrong = _declares(package, composite, "zero")
+    if message:
+        with pytest.raises(testing.Mismatch, match=message):
+            cases.CHECKS["vjp"][0](wrong)
+    else:
+        cases.CHECKS["vjp"][0](wrong)
+    assert cases.CHECKS["vjp"][1](wrong)
+
+
+def test_declared_zero_holds_for_the_jvp(package):
+    right = _declares(package, "x * stop_gradient(y)", "zero")
+    cases.CHECKS["jvp"][0](right)
+    wrong = _declares(package, "x * stop_gradient(y)", "zero", lambda x, y: x * y)
+    with pytest.raises(testing.Mismatch, match=r"jvp along 'y': the result.* as `grad` declares"):
+        cases.CHECKS["jvp"][0](wrong)
+
+
+def test_declared_none_is_compared_with_the_composite(package):
+    @mx.custom_function
+    def refuses(x, y):
+        return x * y
+
+    @refuses.vjp
+    def _(primals, cotangent, _):
+        raise ValueError("[loses] Not differentiable with respect to 'y'.")
+
+    check = cases.CHECKS["none"][0]
+    with pytest.raises(testing.Mismatch, match=r"declares 'y' none, but .*; remove `none`"):
+        check(_declares(package, "x * y", "none", refuses))
+    for composite in (None, "x * stop_gradient(y)", "x * round(y)", "inner(x, y)"):
+        check(_declares(package, composite, "none", refuses))
+
+
+NEVER = {"values": [[True, False, True], [False, False, True], [True, True, True]], "dtype": "bool"}
+
+
+@pytest.mark.parametrize("composite", [None, "where(mask, x, -inf)"])
+def test_infinite_outputs(package, composite):
+    """A mask has a gradient: that of its finite elements."""
+    given = {"x": {"shape": [3, 3]}, "mask": NEVER}
+    mask = [arg("x"), arg("mask", dtype="bool")]
+    names = ("x", "mask")
+    known = op("hides", *mask, composite=composite, elementwise=False)
+
+    def hides(x, mask):
+        return mx.where(mask, x, -mx.inf)
+
+    @mx.custom_function
+    def doubles(x, mask):
+        return hides(x, mask)
+
+    @doubles.vjp
+    def _(primals, cotangent, _):
+        return mx.where(primals[1], 2 * cotangent, 0), mx.zeros_like(primals[1])
+
+    for fn in (hides, doubles):
+        s = cases.Subject(package, known, cases.case(fn, given), 0)
+        s.function = testing.Function(fn, "hides", names)
+        assert not s.problem
+        if fn is hides:
+            for name in ("vjp", "jvp", "second", "vmap_vjp", "precision_vjp", "layouts_vjp"):
+                assert cases.CHECKS[name][1](s)
+                cases.CHECKS[name][0](s)
+        else:
+            with pytest.raises(testing.Mismatch, match="all are 2 times the expected values"):
+                cases.CHECKS["vjp"][0](s)
 
 
 def test_composites_of_internal_operators_are_not_evaluated(package):

@@ -714,7 +714,7 @@ mx::array where(
     const mx::array& x,
     T y,
     mx::StreamOrDevice s) {
-  return mx::where(condition, x, scalar(y, x.dtype()), s);
+  return mlxgen::where(condition, x, scalar(y, x.dtype()), s);
 }
 
 template <AnyNumber T>
@@ -723,12 +723,12 @@ mx::array where(
     T x,
     const mx::array& y,
     mx::StreamOrDevice s) {
-  return mx::where(condition, scalar(x, y.dtype()), y, s);
+  return mlxgen::where(condition, scalar(x, y.dtype()), y, s);
 }
 
 template <AnyNumber T, AnyNumber U>
 mx::array where(const mx::array& condition, T x, U y, mx::StreamOrDevice s) {
-  return mx::where(condition, scalar(x), scalar(y), s);
+  return mlxgen::where(condition, scalar(x), scalar(y), s);
 }
 
 template <typename Low, typename High>
