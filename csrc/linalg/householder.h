@@ -52,32 +52,34 @@ inline void reflection(V* x, int first, int n, V& alpha, V& tau) {
   V zero, one;
   set<T>(zero, T(0));
   set<T>(one, T(1));
-  V scale = x[first] < 0 ? -x[first] : x[first];
-  V sum = zero;
+  V scale = x[first], sum = zero;
+  absolute(scale);
   for (int i = first + 1; i < n; ++i) {
-    V size = x[i] < 0 ? -x[i] : x[i];
+    V size = x[i];
+    absolute(size);
     scale = size > scale ? size : scale;
     sum += size;
   }
   const auto flat = sum == zero;
-  scale = flat ? one : scale;
-  V part = x[first] / scale;
-  sum = part * part;
+  // Scaled, so that squares are in range and tiny columns stay accurate.
+  reciprocal_power<T>(scale);
+  const V head = x[first] * scale;
+  sum = head * head;
   for (int i = first + 1; i < n; ++i) {
-    part = x[i] / scale;
-    sum += part * part;
+    x[i] *= scale;
+    sum += x[i] * x[i];
   }
   square_root<T>(sum);
-  V norm = scale * sum;
+  V norm = sum;
   // The sign of -0 counts, too.
   T* signs = reinterpret_cast<T*>(&norm);
   const T* heads = reinterpret_cast<const T*>(x + first);
   for (int lane = 0; lane < width<T, V>; ++lane) {
     signs[lane] = -std::copysign(signs[lane], heads[lane]);
   }
-  tau = flat ? zero : (norm - x[first]) / norm;
-  V divisor = flat ? one : x[first] - norm;
-  alpha = flat ? x[first] : norm;
+  tau = flat ? zero : (norm - head) / norm;
+  V divisor = flat ? one : head - norm;
+  alpha = flat ? x[first] : norm / scale;
   for (int i = first + 1; i < n; ++i) {
     x[i] /= divisor;
   }

@@ -13,9 +13,11 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "mlxgen/kernel.h"
 #include "mlxgen/loop.h"
@@ -60,6 +62,104 @@ inline bool any(const V& x) {
     found |= at[i] != 0;
   }
   return found;
+}
+
+// Powers of 2 by their exponents: products with them are exact.
+
+template <typename T>
+using BitsOf = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+
+template <typename T>
+constexpr int bias = std::numeric_limits<T>::max_exponent - 1;
+
+/** The exponent of x; -bias for 0 and subnormal numbers. */
+template <typename T>
+inline int exponent_of(T x) {
+  constexpr int digits = std::numeric_limits<T>::digits - 1;
+  auto bits = std::bit_cast<BitsOf<T>>(x) >> digits;
+  return static_cast<int>(bits & (2 * bias<T> + 1)) - bias<T>;
+}
+
+/** 2 to a power from 1 - bias to bias. */
+template <typename T>
+inline T power_of_two(int power) {
+  constexpr int digits = std::numeric_limits<T>::digits - 1;
+  return std::bit_cast<T>(BitsOf<T>(power + bias<T>) << digits);
+}
+
+/** x = a power of 2 close to 1 / x. */
+template <typename T, typename V>
+inline void reciprocal_power(V& x) {
+  T* at = reinterpret_cast<T*>(&x);
+  for (int lane = 0; lane < width<T, V>; ++lane) {
+    at[lane] = power_of_two<T>(std::max(-exponent_of(at[lane]), 1 - bias<T>));
+  }
+}
+
+constexpr int margin = 16; // of exponents, for sums
+
+/**
+ * x = powers of 2 to multiply numbers of the size of x with. Return true if one
+ * of them is not 1. Tiny numbers, which lose digits in products, become about
+ * 1. Numbers close to the largest one become smaller, so that sums do not
+ * overflow, but not by much, so that smaller numbers next to them stay
+ * accurate.
+ */
+template <typename T, typename V>
+inline bool find_scale(V& x) {
+  T* at = reinterpret_cast<T*>(&x);
+  bool needed = false;
+  for (int lane = 0; lane < width<T, V>; ++lane) {
+    const int size = exponent_of(at[lane]);
+    const int up = size < -bias<T> / 3 ? -size : 0;
+    const int power = size > bias<T> - margin ? -margin : up;
+    needed |= power != 0;
+    at[lane] = power_of_two<T>(power);
+  }
+  return needed;
+}
+
+template <typename V>
+inline void absolute(V& x) {
+  x = x < 0 ? -x : x;
+}
+
+/** bad += 0 for each of `count` numbers that is finite, NaN for others. */
+template <typename T, typename V>
+inline void find_bad(const V* x, int64_t count, V& bad) {
+  for (int64_t i = 0; i < count; ++i) {
+    bad += x[i] - x[i];
+  }
+}
+
+/**
+ * Add the absolute values of `count` numbers to `size`, which may overflow.
+ * `bad` becomes NaN if a number is not finite.
+ */
+template <typename T, typename V>
+inline void survey(const V* x, int count, V& size, V& bad) {
+  constexpr int several = width<T, V> == 1 ? 16 : 4; // sums at a time
+  V sums[several] = {};
+  int i = 0;
+  for (; i + several <= count; i += several) {
+    for (int k = 0; k < several; ++k) {
+      V number = x[i + k];
+      absolute(number);
+      sums[k] += number;
+    }
+  }
+  for (; i < count; ++i) {
+    V number = x[i];
+    absolute(number);
+    size += number;
+  }
+  for (int k = 0; k < several; ++k) {
+    size += sums[k];
+  }
+  V excess = size - size;
+  if (any<T>(excess)) {
+    find_bad<T>(x, count, bad);
+  }
 }
 
 /**

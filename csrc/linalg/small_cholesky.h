@@ -8,6 +8,28 @@ namespace mlxops::cpu {
 
 namespace lanes {
 
+MLXGEN_BEGIN_INLINED
+
+/**
+ * x = powers of 2 to multiply factors of matrices of the size of x with. Return
+ * true if one of them is not 1. Products of tiny numbers lose digits; those of
+ * large ones do not overflow.
+ */
+template <typename T, typename V>
+inline bool find_root(V& x) {
+  T* at = reinterpret_cast<T*>(&x);
+  bool needed = false;
+  for (int lane = 0; lane < width<T, V>; ++lane) {
+    const int size = exponent_of(at[lane]);
+    const bool tiny = size < -bias<T> / 3;
+    needed |= tiny;
+    at[lane] = power_of_two<T>(tiny ? -size / 2 : 0);
+  }
+  return needed;
+}
+
+MLXGEN_END_INLINED
+
 template <typename T>
 struct Cholesky {
   const T* from;
@@ -17,14 +39,23 @@ struct Cholesky {
 
   template <typename V>
   void operator()(int64_t first, int64_t count) const {
-    alignas(vector_bytes) V a[most * most], column[most], bad, pivot, one;
+    alignas(vector_bytes) V a[most * most], column[most];
+    V bad, root, pivot, one;
     set<T>(bad, T(0));
     set<T>(one, T(1));
+    root = bad;
     const int64_t size = int64_t(n) * n;
     // The lower triangle, or the upper one as if it were the lower one.
     const int64_t row = upper ? 1 : n;
     const int64_t step = upper ? n : 1;
     load<T>(from + first * size, count, size, row, step, n, n, a);
+    for (int i = 0; i < n; ++i) {
+      survey<T>(a + i * n, i + 1, root, bad);
+    }
+    const bool scaled = find_root<T>(root);
+    for (int i = 0; i < n * n && scaled; ++i) {
+      a[i] *= root * root;
+    }
     for (int k = 0; k < n; ++k) {
       pivot = a[k * n + k];
       bad = pivot > 0 ? bad : bad + std::numeric_limits<T>::quiet_NaN();
@@ -45,7 +76,8 @@ struct Cholesky {
     }
     for (int i = 0; i < n; ++i) {
       for (int j = 0; j < n; ++j) {
-        a[i * n + j] = j <= i ? a[i * n + j] + bad : bad;
+        V number = scaled ? a[i * n + j] / root : a[i * n + j];
+        a[i * n + j] = j <= i ? number + bad : bad;
       }
     }
     store<T>(a, count, size, row, step, n, n, to + first * size);

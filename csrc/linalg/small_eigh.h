@@ -16,11 +16,6 @@ namespace lanes {
 
 MLXGEN_BEGIN_INLINED
 
-template <typename V>
-inline void absolute(V& x) {
-  x = x < 0 ? -x : x;
-}
-
 /** The length of (a, b), without overflow. */
 template <typename T, typename V>
 inline void length(const V& a, const V& b, V& out) {
@@ -198,7 +193,7 @@ struct Eigh {
   void operator()(int64_t first, int64_t count) const {
     constexpr int w = width<T, V>;
     alignas(vector_bytes) V a[most * most], d[most], e[most];
-    V zero, bad;
+    V zero, bad, scale;
     set<T>(zero, T(0));
     const int64_t size = int64_t(n) * n;
     load<T>(from + first * size, count, size, n, 1, n, n, a);
@@ -207,16 +202,21 @@ struct Eigh {
         a[j * n + i] = a[i * n + j];
       }
     }
-    tridiagonal<T>(a, n, d, e);
-    bad = zero; // NaN if a number is infinite or NaN
-    for (int i = 0; i < n; ++i) {
-      bad += (d[i] - d[i]) + (e[i] - e[i]);
+    scale = bad = zero;
+    survey<T>(a, n * n, scale, bad);
+    const bool scaled = find_scale<T>(scale);
+    for (int i = 0; i < n * n && scaled; ++i) {
+      a[i] *= scale;
     }
+    tridiagonal<T>(a, n, d, e);
     for (int i = 0; i < n; ++i) {
       d[i] = bad == zero ? d[i] : zero;
       e[i] = bad == zero ? e[i] : zero;
     }
     implicit_ql<T>(d, e, a, n);
+    for (int i = 0; i < n && scaled; ++i) {
+      d[i] /= scale;
+    }
     const T* values = reinterpret_cast<const T*>(d);
     const T* vectors = reinterpret_cast<const T*>(a);
     const T* nan = reinterpret_cast<const T*>(&bad);

@@ -35,11 +35,44 @@ decompose(const QrArrays<T>& arrays, int64_t first, int64_t count, V* memory) {
   V* vectors = a + int64_t(m) * n; // k x m
   V* tau = vectors + int64_t(k) * m;
   V* sums = tau + k;
-  V zero, one, alpha;
+  V* scales = sums + n;
+  V zero, one, alpha, bad, outside, low, high;
   set<T>(zero, T(0));
   set<T>(one, T(1));
   const int64_t size = int64_t(m) * n;
   load<T>(arrays.a + first * size, count, size, n, 1, m, n, a);
+  bad = zero;
+  outside = zero;
+  set<T>(low, power_of_two<T>(-bias<T> / 3));
+  set<T>(high, power_of_two<T>(bias<T> - margin));
+  for (int j = 0; j < n; ++j) {
+    scales[j] = zero;
+  }
+  for (int i = 0; i < m; ++i) {
+    for (int j = 0; j < n; ++j) {
+      V number = a[int64_t(i) * n + j];
+      absolute(number);
+      scales[j] += number; // the sum may overflow
+    }
+  }
+  for (int j = 0; j < n; ++j) {
+    bad += scales[j] - scales[j];
+    outside += scales[j] < low ? one : zero;
+    outside += scales[j] > high ? one : zero;
+  }
+  const bool scaled = any<T>(outside);
+  for (int j = 0; j < n && scaled; ++j) {
+    find_scale<T>(scales[j]);
+  }
+  if (any<T>(bad)) {
+    bad = zero;
+    find_bad<T>(a, int64_t(m) * n, bad);
+  }
+  for (int i = 0; i < m && scaled; ++i) {
+    for (int j = 0; j < n; ++j) {
+      a[int64_t(i) * n + j] *= scales[j];
+    }
+  }
   for (int step = 0; step < k; ++step) {
     V* v = vectors + int64_t(step) * m;
     for (int i = step; i < m; ++i) {
@@ -52,6 +85,13 @@ decompose(const QrArrays<T>& arrays, int64_t first, int64_t count, V* memory) {
       a[int64_t(i) * n + step] = zero;
     }
   }
+  const bool unknown = any<T>(bad);
+  for (int i = 0; i < k && (scaled || unknown); ++i) {
+    for (int j = 0; j < n; ++j) {
+      V& number = a[int64_t(i) * n + j];
+      number = (scaled ? number / scales[j] : number) + bad;
+    }
+  }
   store<T>(a, count, int64_t(k) * n, n, 1, k, n, arrays.r + first * k * n);
   for (int i = 0; i < m; ++i) {
     for (int j = 0; j < k; ++j) {
@@ -61,6 +101,9 @@ decompose(const QrArrays<T>& arrays, int64_t first, int64_t count, V* memory) {
   for (int step = k - 1; step >= 0; --step) {
     const V* v = vectors + int64_t(step) * m;
     reflect(a, k, step, m, step, v, tau[step], sums);
+  }
+  for (int64_t i = 0; i < int64_t(m) * k && unknown; ++i) {
+    a[i] += bad;
   }
   store<T>(a, count, int64_t(m) * k, k, 1, m, k, arrays.q + first * m * k);
 }

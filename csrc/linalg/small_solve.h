@@ -3,22 +3,14 @@
 #pragma once
 
 #include <atomic>
-#include <stdexcept>
-#include <string>
 #include <utility>
 
 #include "lanes.h"
+#include "singular.h"
 
 namespace mlxops::cpu {
 
 namespace lanes {
-
-/** Raise an error: a pivot is 0. */
-[[noreturn]] inline void raise_singular(int step) {
-  throw std::runtime_error(
-      "failed with error code " + std::to_string(step) +
-      ": a matrix is singular, its pivot " + std::to_string(step) + " is 0.");
-}
 
 MLXGEN_BEGIN_INLINED
 
@@ -58,19 +50,85 @@ inline void substitute_up(const V* u, int n, V* __restrict x, int columns) {
   }
 }
 
-/** The first diagonal element that is 0, counted from 1, or 0. */
+/** The first diagonal element that is 0, counted from 1, or 0. Matrices for
+ * which `bad` is NaN do not count. */
 template <typename T, typename V>
-inline int first_zero(const V* a, int n) {
+inline int first_zero(const V* a, int n, const V& bad) {
+  const T* unknown = reinterpret_cast<const T*>(&bad);
   for (int k = 0; k < n; ++k) {
     const T* pivot = reinterpret_cast<const T*>(a + k * n + k);
     for (int lane = 0; lane < width<T, V>; ++lane) {
-      if (pivot[lane] == 0) {
+      if (pivot[lane] == 0 && unknown[lane] == 0) {
         return k + 1;
       }
     }
   }
   return 0;
 }
+
+constexpr int block = 16; // columns of b at a time
+
+/** Powers of 2: those of the matrices a, and of columns of b. */
+template <typename T, typename V>
+struct Scales {
+  V a;
+  V first[block]; // the two factors of a column of the solution
+  V second[block];
+  bool a_scaled;
+  bool scaled;
+
+  /** Multiply the matrices, whose sums of absolute values are in a. */
+  inline void scale(V* matrix, int count) {
+    a_scaled = find_scale<T>(a);
+    for (int i = 0; i < count && a_scaled; ++i) {
+      matrix[i] *= a;
+    }
+  }
+
+  /** Multiply columns of b, and find the factors of their solutions. */
+  inline void scale_columns(V* x, int n, int columns) {
+    for (int c = 0; c < columns; ++c) {
+      set<T>(first[c], T(0));
+    }
+    for (int i = 0; i < n; ++i) {
+      for (int c = 0; c < columns; ++c) {
+        V number = x[i * columns + c];
+        absolute(number);
+        first[c] += number;
+      }
+    }
+    scaled = a_scaled;
+    for (int c = 0; c < columns; ++c) {
+      scaled |= find_scale<T>(first[c]);
+    }
+    for (int i = 0; i < n && scaled; ++i) {
+      for (int c = 0; c < columns; ++c) {
+        x[i * columns + c] *= first[c];
+      }
+    }
+    const T* up = reinterpret_cast<const T*>(&a);
+    for (int c = 0; c < columns && scaled; ++c) {
+      T* one = reinterpret_cast<T*>(first + c);
+      T* other = reinterpret_cast<T*>(second + c);
+      for (int lane = 0; lane < width<T, V>; ++lane) {
+        const int power = exponent_of(up[lane]) - exponent_of(one[lane]);
+        one[lane] = power_of_two<T>(power / 2);
+        other[lane] = power_of_two<T>(power - power / 2);
+      }
+    }
+  }
+
+  /** Multiply the solutions; those of matrices that are not finite are NaN. */
+  inline void finish(V* x, int n, int columns, const V& bad) const {
+    const bool unknown = any<T>(bad);
+    for (int i = 0; i < n && (scaled || unknown); ++i) {
+      for (int c = 0; c < columns; ++c) {
+        V& number = x[i * columns + c];
+        number = (scaled ? number * first[c] * second[c] : number) + bad;
+      }
+    }
+  }
+};
 
 /**
  * The LU factorization in place, with the pivots of LAPACK. Row i of the
@@ -123,8 +181,6 @@ inline void factor(V* a, int n, int* order) {
 
 MLXGEN_END_INLINED
 
-constexpr int block = 16; // columns of b at a time
-
 template <typename T>
 struct Triangle {
   const T* a;
@@ -140,19 +196,30 @@ struct Triangle {
     alignas(vector_bytes) V matrix[most * most], x[most * block];
     const int64_t size = int64_t(n) * n, size_b = int64_t(n) * columns;
     load<T>(a + first * size, count, size, n, 1, n, n, matrix);
-    if (int found = first_zero<T>(matrix, n)) {
+    Scales<T, V> scales;
+    V bad;
+    set<T>(bad, T(0));
+    scales.a = bad;
+    for (int i = 0; i < n; ++i) { // the triangle that is read
+      const V* row = matrix + i * n;
+      survey<T>(upper ? row + i : row, upper ? n - i : i + 1, scales.a, bad);
+    }
+    if (int found = first_zero<T>(matrix, n, bad)) {
       singular->store(found);
       return;
     }
+    scales.scale(matrix, n * n);
     for (int c = 0; c < columns; c += block) {
       const int some = std::min(block, columns - c);
       const int64_t start = first * size_b + c;
       load<T>(b + start, count, size_b, columns, 1, n, some, x);
+      scales.scale_columns(x, n, some);
       if (upper) {
         substitute_up(matrix, n, x, some);
       } else {
         substitute_down(matrix, n, false, x, some);
       }
+      scales.finish(x, n, some, bad);
       store<T>(x, count, size_b, columns, 1, n, some, to + start);
     }
   }
@@ -174,8 +241,14 @@ struct Solve {
     int order[most * w];
     const int64_t size = int64_t(n) * n, size_b = int64_t(n) * columns;
     load<T>(a + first * size, count, size, n, 1, n, n, matrix);
+    Scales<T, V> scales;
+    V bad;
+    set<T>(bad, T(0));
+    scales.a = bad;
+    survey<T>(matrix, n * n, scales.a, bad);
+    scales.scale(matrix, n * n);
     factor<T>(matrix, n, order);
-    if (int found = first_zero<T>(matrix, n)) {
+    if (int found = first_zero<T>(matrix, n, bad)) {
       singular->store(found);
       return;
     }
@@ -192,8 +265,10 @@ struct Solve {
           }
         }
       }
+      scales.scale_columns(x, n, some);
       substitute_down(matrix, n, true, x, some);
       substitute_up(matrix, n, x, some);
+      scales.finish(x, n, some, bad);
       store<T>(x, count, size_b, columns, 1, n, some, to + start);
     }
   }
@@ -213,7 +288,7 @@ void solve_small_triangle(In<T> a, In<T> b, bool upper, Out<T> out) {
       a.data, b.data, out.data, n, columns, upper, &singular};
   lanes::share<T>(a.size() / (n * n), n * n * (columns + 2), kernel);
   if (singular != 0) {
-    lanes::raise_singular(singular);
+    linalg::raise_singular(singular);
   }
 }
 
@@ -228,7 +303,7 @@ void solve_small(In<T> a, In<T> b, Out<T> out) {
   lanes::Solve<T> kernel{a.data, b.data, out.data, n, columns, &singular};
   lanes::share<T>(a.size() / (n * n), n * n * (n + 2 * columns + 4), kernel);
   if (singular != 0) {
-    lanes::raise_singular(singular);
+    linalg::raise_singular(singular);
   }
 }
 

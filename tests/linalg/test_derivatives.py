@@ -226,3 +226,59 @@ def test_compile(case):
         return
     for g, w in zip(shapeless(*float64(other)), function(*float64(other)), strict=True):
         np.testing.assert_allclose(to_numpy(g), to_numpy(w), 1e-9, 1e-9)
+
+
+# Functions of a matrix, and the degree of their results: f(c a) = c**degree f(a).
+DEGREES = {
+    "svd, vectors": (lambda a: [x * x * x for x in mlxops.linalg.svd(a, False)[::2]], 0),
+    "all vectors": (lambda a: [x * x * x for x in mlxops.linalg.svd(a)[::2]], 0),
+    "svd, values": (lambda a: [mlxops.linalg.svd(a)[1]], 1),
+    "svdvals": (lambda a: [mlxops.linalg.svdvals(a)], 1),
+    "eigh, vectors": (lambda a: [mlxops.linalg.eigh(symmetric(a))[1] ** 2], 0),
+    "eigvalsh": (lambda a: [mlxops.linalg.eigvalsh(symmetric(a))], 1),
+    "pinv": (lambda a: [mlxops.linalg.pinv(a)], -1),
+    "pinv of a wide matrix": (lambda a: [mlxops.linalg.pinv(a[:2])], -1),
+    "inv": (lambda a: [mlxops.linalg.inv(a)], -1),
+    "lstsq": (lambda a: [mlxops.linalg.lstsq(a[:, :2], a[:, 2])], 0),
+    "solve": (lambda a: [mlxops.linalg.solve(a, a[:, :1] + a[:, 1:2])], 0),
+    "slogdet": (lambda a: [mlxops.linalg.slogdet(a)[1]], 0),
+    "cond": (lambda a: [mlxops.linalg.cond(a)], 0),
+    "norm 2": (lambda a: [mlxops.linalg.norm(a, 2)], 1),
+    "norm nuc": (lambda a: [mlxops.linalg.norm(a, "nuc")], 1),
+    "qr": (lambda a: [mlxops.linalg.qr(a)[0]], 0),
+    "cholesky": (
+        lambda a: [mlxops.linalg.cholesky(symmetric(a) + 8 * a[0, 0] * mx.eye(3, dtype=a.dtype))],
+        0.5,
+    ),
+}
+
+
+@pytest.mark.parametrize("power", [60, -80])
+@pytest.mark.parametrize("case", DEGREES)
+def test_derivatives_of_scaled_matrices(case, power):
+    """They grow with a power of the scale, also where squares of numbers are out of range."""
+    function, degree = DEGREES[case]
+    matrix = np.array([[3.0, 1, 0.5], [-1, 4, 0.2], [0.3, -0.4, 2]])
+    for dtype, exponent in ((mx.float32, power), (mx.float64, 8 * power)):
+
+        def scalar(a, scale):
+            outputs = function(a)
+            weights = [mx.arange(1, y.size + 1, dtype=a.dtype).reshape(y.shape) for y in outputs]
+            products = (y * w for y, w in zip(outputs, weights, strict=True))
+            return sum(x.sum() for x in products) * scale
+
+        def derivatives(exponent, dtype=dtype):
+            # The scales keep the results in range: their degrees are -1, -1 and 0.
+            a = mx.array(np.ldexp(matrix, exponent), dtype)
+            direction = mx.array(np.arange(9.0).reshape(3, 3), dtype)
+            scale = 2.0 ** (-degree * exponent)
+            first = mx.grad(lambda x: scalar(x, scale))
+            second = mx.grad(lambda x: (first(x) * direction).sum() * 2.0**exponent)
+            tangents = [mx.array(np.ldexp(np.arange(9.0).reshape(3, 3), exponent), dtype)]
+            (slope,) = mx.jvp(lambda x: [scalar(x, scale)], [a], tangents)[1]
+            found = [first(a) * 2.0**exponent, second(a) * 2.0**exponent, slope]
+            return [to_numpy(x) for x in found]
+
+        limit = 1e-3 if dtype == mx.float32 else 1e-9
+        for got, wanted in zip(derivatives(exponent), derivatives(0), strict=True):
+            np.testing.assert_allclose(got, wanted, 0, limit * np.abs(wanted).max(initial=1e-3))

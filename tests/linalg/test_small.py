@@ -148,6 +148,106 @@ def test_qr_of_numbers_whose_squares_overflow(sign, dtype):
     close(mx.swapaxes(q, 1, 2) @ q, np.broadcast_to(np.eye(2), (2, 2, 2)), dtype)
 
 
+def columns_of_sizes(*sizes):
+    return lambda rng: rng.normal(size=(12, len(sizes))) * sizes
+
+
+COLUMNS = {
+    "ones": lambda rng: np.ones((16, 16)),
+    "ones, wide": lambda rng: np.ones((7, 32)),
+    "ones, high": lambda rng: np.ones((32, 6)),
+    "zeros": lambda rng: np.zeros((5, 4)),
+    "rank 2": lambda rng: rng.normal(size=(32, 2)) @ rng.normal(size=(2, 32)),
+    "a column": lambda rng: 1e-30 * rng.normal(size=(32, 1)),
+    "a row": lambda rng: 1e30 * rng.normal(size=(1, 32)),
+    "one number": lambda rng: np.full((1, 1), -1e-45),
+    "sizes of columns": columns_of_sizes(1e-30, 1e30, 1, 1e-41, 1e20, 0, 1e-44),
+    "equal columns": lambda rng: np.repeat(rng.normal(size=(10, 2)), 5, axis=1),
+    "hilbert": lambda rng: 1 / (np.arange(20)[:, None] + np.arange(20) + 1.0),
+    "graded": lambda rng: rng.normal(size=(24, 24)) * 10.0 ** -np.arange(24)[:, None],
+}
+
+
+@each_dtype
+@pytest.mark.parametrize("case", COLUMNS)
+def test_orthogonal_factors(case, dtype):
+    """Also of dependent columns, whose remainders are smaller with each reflection, until they
+    underflow, and of columns of any size."""
+    a = rounded(COLUMNS[case](np.random.default_rng(0)), dtype)
+    if EMULATED and dtype == mx.float32 and case == "sizes of columns":
+        pytest.skip("the Metal kernel does not scale columns")
+    epsilon = 2.0 ** (-23 if dtype == mx.float32 else -52)
+    for batch in (a, np.stack([a, rounded(matrices(*a.shape), dtype), a[::-1]])):
+        q, r = (to_numpy(x).astype(np.float64) for x in ops.qr(mx.array(batch, dtype)))
+        error = np.swapaxes(q, -1, -2) @ q - np.eye(q.shape[-1])
+        assert np.abs(error).max() <= 10 * epsilon
+        sizes = np.linalg.norm(batch, axis=-2, keepdims=True)
+        assert (np.abs(q @ r - batch) <= 10 * epsilon * sizes + 1e-45).all()
+        assert (r == np.triu(r)).all()
+
+
+@pytest.mark.skipif(EMULATED, reason="the Metal kernels do not scale")
+@each_dtype
+def test_numbers_of_all_sizes(dtype):
+    """Next to each other, in a matrix or in columns of b."""
+    sizes = np.array([1e38, 1e-30, 3.0, 1e-3, 2e-20])
+    for upper in (False, True):
+        a = mx.array(np.diag(sizes), dtype)
+        b = mx.array(sizes[:, None] * [1, 1e-3, np.nan, np.inf, 0], dtype)
+        for x in (ops.solve(a, b), ops.solve_triangular(a, b, upper)):
+            wanted = to_numpy(b) / to_numpy(a).diagonal()[:, None]
+            np.testing.assert_allclose(to_numpy(x)[:, :2], wanted[:, :2], 1e-6)
+        diagonal = to_numpy(ops.cholesky(a, upper)).diagonal()
+        np.testing.assert_allclose(diagonal, np.sqrt(to_numpy(a).diagonal()), 1e-6)
+    columns = mx.array(np.ones((5, 1)) * [1e38, 1e-3, 1e-44, np.nan, 0], dtype)
+    one, finite = mx.eye(5, dtype=dtype), [0, 1, 2, 4]
+    for x in (ops.solve(one, columns), ops.solve_triangular(one, columns)):
+        assert np.isnan(to_numpy(x)[:, 3]).all()
+        np.testing.assert_array_equal(to_numpy(x)[:, finite], to_numpy(columns)[:, finite])
+
+
+# Functions of a matrix of integers, and by how much the exponents of their results grow with its.
+SCALED = {
+    "qr": (lambda a, b: ops.qr(a), [0, 1]),
+    "eigh": (lambda a, b: ops.eigh(a), [1, 0]),
+    "cholesky": (lambda a, b: [ops.cholesky(a)], [0.5]),
+    "upper cholesky": (lambda a, b: [ops.cholesky(a, True)], [0.5]),
+    "solve": (lambda a, b: [ops.solve(a, b)], [-1]),
+    "lower triangle": (lambda a, b: [ops.solve_triangular(a, b)], [-1]),
+    "upper triangle": (lambda a, b: [ops.solve_triangular(a, b, True)], [-1]),
+}
+
+
+@pytest.mark.skipif(EMULATED, reason="the Metal kernels do not scale")
+@each_dtype
+@pytest.mark.parametrize("name", SCALED)
+def test_scales(name, dtype):
+    """Powers of 2 change exponents only: results of numbers at the ends of the range, also of
+    subnormal ones, have the bits of others."""
+    function, growth = SCALED[name]
+    ends = (-136, 116) if dtype == mx.float32 else (-1060, 1010)
+    number = np.float32 if dtype == mx.float32 else np.float64
+    least = np.finfo(number).smallest_subnormal
+    rng = np.random.default_rng(0)
+    for n, batch in ((1, 1), (3, 21), (8, 1), (32, 5)):
+        x = rng.integers(-4, 5, size=(batch, n, n))
+        a = np.tril(x) + np.tril(x, -1).swapaxes(1, 2) + 8 * n * np.eye(n)
+        b = rng.integers(-4, 5, size=(batch, n, 3)).astype(float)
+
+        def run(k, j, a=a, b=b):
+            arrays = (mx.array(np.ldexp(x, k), dtype) for x, k in ((a, k), (b, j)))
+            return [to_numpy(y).astype(number) for y in function(*arrays)]
+
+        wanted = run(0, 0)
+        for k in (*ends, ends[0] // 4 * 2, ends[1] // 4 * 2):
+            # Right-hand sides of the same and of another size; solutions may overflow.
+            for j in (k, k // 2, 0) if growth == [-1] else (0,):
+                for y, w, times in zip(run(k, j), wanted, growth, strict=True):
+                    power = int(times * k) + (j if growth == [-1] else 0)
+                    with np.errstate(over="ignore"):
+                        np.testing.assert_allclose(y, np.ldexp(w, power), 0, least)
+
+
 @each_dtype
 @pytest.mark.parametrize("n", SIZES)
 def test_eigh(n, dtype):
@@ -298,28 +398,55 @@ def test_singular(dtype):
                 assert not np.isfinite(got[7]).all()
                 assert (np.delete(got, 7, 0) == 1).all()
             else:
+                found = call()
                 with pytest.raises(RuntimeError, match="failed with error code"):
-                    mx.eval(call())
+                    mx.eval(found)
+                assert np.isnan(to_numpy(found)).all()  # not memory that nothing wrote
 
 
 @each_dtype
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_not_finite(bad, dtype):
-    """NaN reaches the results, and those of the other matrices are not affected."""
+    """All results are NaN, and those of the other matrices are not affected."""
     a, b = definite(20, 5), matrices(20, 5, 1)
-    a[3, 2, 1] = a[11, 4, 4] = bad
+    clean = mx.array(a, dtype)
+    a[3, 2, 1] = a[11, 4, 4] = a[17, 0, 0] = bad
     x, y = mx.array(a, dtype), mx.array(b, dtype)
-    finite = np.delete(np.arange(20), [3, 11])
-    w, v = (to_numpy(z) for z in ops.eigh(x))
-    assert np.isnan(w[[3, 11]]).all() and np.isnan(v[[3, 11]]).all()
-    close(w[finite], np.linalg.eigvalsh(a[finite]), dtype)
-    solution = to_numpy(ops.solve(x, y))
-    close(solution[finite], np.linalg.solve(a[finite], b[finite]), dtype, factor=10)
-    q, r = (to_numpy(z) for z in ops.qr(x))
-    close(r[finite], np.linalg.qr(a[finite])[1], dtype, factor=10)
-    for k in (3, 11):
-        assert not np.isfinite(q[k]).all() or not np.isfinite(r[k]).all()
-        assert not np.isfinite(solution[k]).all() or bad == np.inf
+    for function in (
+        ops.eigh,
+        ops.qr,
+        ops.cholesky,
+        lambda a: ops.solve(a, y),
+        lambda a: ops.solve_triangular(a, y),
+    ):
+        for got, wanted in zip(listed(function(x)), listed(function(clean)), strict=True):
+            assert np.isnan(to_numpy(got)[[3, 11, 17]]).all()
+            finite = np.delete(np.arange(20), [3, 11, 17])
+            np.testing.assert_array_equal(to_numpy(got)[finite], to_numpy(wanted)[finite])
+
+
+def listed(outputs):
+    return list(outputs) if isinstance(outputs, tuple | list) else [outputs]
+
+
+@each_dtype
+def test_elements_that_are_not_read(dtype):
+    """The other triangle may have any numbers, also for LAPACK's functions."""
+    for n in (5, 34):
+        if n == 34 and dtype == mx.float32 and metal_backend() is not None:
+            continue
+        a = definite(3, n)
+        lower = mx.array(np.tril(a) + np.triu(np.full((n, n), np.nan), 1), dtype)
+        upper = mx.swapaxes(lower, 1, 2)
+        close(ops.cholesky(lower), np.linalg.cholesky(a), dtype)
+        close(ops.cholesky(upper, upper=True), np.linalg.cholesky(a).swapaxes(1, 2), dtype)
+        close(ops.eigvalsh(lower), np.linalg.eigvalsh(a), dtype)
+        close(ops.eigh(upper, "U")[0], np.linalg.eigvalsh(a), dtype)
+        for x, half in ((lower, np.tril(a)), (upper, np.triu(a))):
+            b, up = mx.ones((3, n, 2), dtype), x is upper
+            wanted = np.linalg.solve(half, np.ones((3, n, 2)))
+            close(ops.solve_triangular(x, b, up), wanted, dtype, factor=10)
+            close(ops.tri_inv(x, up, stream=mx.cpu), np.linalg.inv(half), dtype, factor=10)
 
 
 @each_dtype

@@ -350,10 +350,38 @@ def test_equal_eigenvalues():
         assert not np.isfinite(to_numpy(gradient)).all()
 
 
-def test_gradient_at_zero():
-    zero = mx.zeros((3,), mx.float64)
-    for order in (None, 1, 2, 3, np.inf):
-        np.testing.assert_array_equal(to_numpy(mx.grad(lambda a, p=order: ops.norm(a, p))(zero)), 0)
+OF_MATRICES = [1, -1, 2, -2, np.inf, -np.inf, "fro", "nuc"]
+OF_VECTORS = [None, 0, 0.5, 1, -1, 2, -2, 3, np.inf, -np.inf]
+NORMS = [
+    *((order, axis) for order in OF_MATRICES for axis in (None, (0, 1), (1, 0))),
+    *((order, axis) for order in OF_VECTORS for axis in (0, 1)),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("order, axis", NORMS)
+def test_gradient_at_zero(order, axis, keep):
+    """It is 0 for every order, and second derivatives are finite."""
+    zero, one = mx.zeros((3, 2), mx.float64), mx.ones((3, 2), mx.float64)
+
+    def norm(a):
+        return ops.norm(a, order, axis=axis, keepdims=keep).sum()
+
+    np.testing.assert_array_equal(to_numpy(mx.grad(norm)(zero)), 0)
+    assert mx.jvp(lambda a: [norm(a)], [zero], [one])[1][0].item() == 0
+    second = mx.grad(lambda a: mx.grad(norm)(a).sum())(zero)
+    assert np.isfinite(to_numpy(second)).all()
+
+
+@pytest.mark.parametrize("order", OF_MATRICES)
+def test_gradient_of_deficient_rank(order):
+    """Finite with singular values of 0 or equal ones; for ``nuc`` the shortest subgradient."""
+    for values in ((2.0, 0, 0), (2, 2, 0), (2, 2, 2)):
+        gradient = to_numpy(mx.grad(lambda a: ops.norm(a, order))(array(np.diag(values))))
+        assert np.isfinite(gradient).all()
+        if order == "nuc":
+            close(gradient, np.diag(np.sign(values)))
 
 
 # Mistakes

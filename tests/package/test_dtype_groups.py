@@ -7,6 +7,7 @@ from types import ModuleType
 
 import mlx.core as mx
 import pytest
+from evaluation import in_thread
 
 import mlxgen
 from mlxgen.testing import check
@@ -41,6 +42,12 @@ YAML = """
   dtypes: [{"x, y": floating}, {"ids, rows": int32}]
   grad: {"x, y": none}
   samples: {x: {shape: [3]}, y: {shape: [3]}, ids: {shape: [3]}, rows: {shape: [3]}}
+- signature: "positive(x: array) -> (first: array, second: array)"
+  dispatch: {cpu: positive}
+  shape: x.shape
+  dtype: {second: int32}
+  grad: {x: none}
+  samples: {x: {values: [1, 2, 3]}}
 """
 CPP = """inline std::vector<mlx::core::array> moved(
     const mlx::core::array& x, const mlx::core::array& y, const mlx::core::array& ids,
@@ -54,6 +61,16 @@ void kernel(
     mlxgen::Out<T> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     out[i] = x[i] * y[i] + static_cast<T>(static_cast<float>(ids[i] - rows[i]));
+  }
+}
+template <typename T>
+void positive(mlxgen::In<T> x, mlxgen::Out<T> first, mlxgen::Out<int32_t> second) {
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (!(static_cast<float>(x[i]) > 0)) {
+      throw std::domain_error("x must be positive.");
+    }
+    first[i] = x[i];
+    second[i] = 1;
   }
 }
 """
@@ -100,6 +117,17 @@ def test_arrays_are_promoted_by_mlx(x: mx.Dtype, y: mx.Dtype) -> None:
     with mx.stream(mx.cpu):
         first, second = ops().bounds(ones(x), ones(y), ones(mx.uint8), ones(mx.int64))
         assert (first.dtype, second.dtype) == ((ones(x) + ones(y)).dtype, mx.int64)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@in_thread
+def test_outputs_after_an_error(dtype: mx.Dtype) -> None:
+    """MLX raises once; later reads return NaN or 0, and no memory that nothing wrote."""
+    with mx.stream(mx.cpu):
+        first, second = ops().positive(mx.array([3, 2, -1], dtype))
+        with pytest.raises(RuntimeError, match=r"\[positive\] x must be positive"):
+            mx.eval(first, second)
+        assert mx.isnan(first).tolist() == [True] * 3 and second.tolist() == [0] * 3
 
 
 def test_optional_arrays_and_single_dtypes() -> None:

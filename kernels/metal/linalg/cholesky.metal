@@ -21,11 +21,13 @@ template <typename T, int N>
   a += size_t(lane.matrix) * n * n;
   out += size_t(lane.matrix) * n * n;
   float row[N]; // with ones on the diagonal after the last row
+  bool positive = true;
   for (int j = 0; j < N; ++j) {
     bool read = i < n && j <= i;
     row[j] = read ? float(a[upper ? j * n + i : i * n + j]) : float(i == j);
+    positive = positive && isfinite(row[j]);
   }
-  bool positive = true;
+  positive = lane.all(positive);
   for (int k = 0; k < N; ++k) {
     float pivot = lane.from(row[k], k);
     positive = positive && pivot > 0;

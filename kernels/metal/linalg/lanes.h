@@ -27,4 +27,12 @@ struct Lane {
   float from(float x, int k) const {
     return simd_shuffle(x, ushort(base + k));
   }
+
+  /** Return true if `own` is true in all lanes of the matrix. */
+  bool all(bool own) const {
+    for (int apart = 1; apart < N; apart *= 2) {
+      own = simd_shuffle_xor(int(own), ushort(apart)) != 0 && own;
+    }
+    return own;
+  }
 };

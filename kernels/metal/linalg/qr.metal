@@ -27,9 +27,12 @@ template <typename T, int N>
   q += size_t(lane.matrix) * m * steps;
   r += size_t(lane.matrix) * steps * n;
   float column[N];
+  bool finite = true;
   for (int i = 0; i < N; ++i) {
     column[i] = i < m && j < n ? float(a[i * n + j]) : 0;
+    finite = finite && isfinite(column[i]);
   }
+  finite = lane.all(finite);
   float own_tau = 0;
   for (int k = 0; k < N; ++k) {
     if (k < steps) { // for all lanes
@@ -41,18 +44,21 @@ template <typename T, int N>
       }
       bool flat = rest == 0;
       scale = flat ? 1 : scale;
-      float sum = (head / scale) * (head / scale);
+      // Scaled, so that squares are in range and tiny columns keep their
+      // digits.
+      float first = head / scale;
+      float sum = first * first;
       for (int i = k + 1; i < N; ++i) {
         sum += (column[i] / scale) * (column[i] / scale);
       }
-      float norm = -copysign(scale * sqrt(sum), head);
-      float divisor = flat ? 1 : head - norm;
-      own_tau = j == k ? (flat ? 0 : (norm - head) / norm) : own_tau;
+      float norm = -copysign(sqrt(sum), head);
+      float divisor = flat ? 1 : first - norm;
+      own_tau = j == k ? (flat ? 0 : (norm - first) / norm) : own_tau;
       float tau = lane.from(own_tau, k);
       float v[N];
       sum = head;
       for (int i = k + 1; i < N; ++i) {
-        v[i] = lane.from(column[i] / divisor, k);
+        v[i] = lane.from(column[i] / scale / divisor, k);
         sum += v[i] * column[i];
       }
       sum *= tau;
@@ -60,13 +66,14 @@ template <typename T, int N>
         column[i] =
             j == k ? v[i] : (j > k ? column[i] - v[i] * sum : column[i]);
       }
-      column[k] = j == k ? (flat ? head : norm) : (j > k ? head - sum : head);
+      column[k] =
+          j == k ? (flat ? head : norm * scale) : (j > k ? head - sum : head);
     }
   }
   if (lane.used && j < n) {
     for (int i = 0; i < N; ++i) {
       if (i < steps) {
-        r[i * n + j] = T(i <= j ? column[i] : 0);
+        r[i * n + j] = T(finite ? (i <= j ? column[i] : 0) : NAN);
       }
     }
   }
@@ -92,7 +99,7 @@ template <typename T, int N>
   if (lane.used && j < steps) {
     for (int i = 0; i < N; ++i) {
       if (i < m) {
-        q[i * steps + j] = T(unit[i]);
+        q[i * steps + j] = T(finite ? unit[i] : NAN);
       }
     }
   }

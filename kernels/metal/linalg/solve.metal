@@ -8,7 +8,8 @@ using namespace metal;
 
 /**
  * A lane per row. An upper triangular matrix is a lower one in reverse order.
- * Zeros on the diagonal give infinities and NaN.
+ * Zeros on the diagonal give infinities and NaN, other numbers that are not
+ * finite give NaN.
  */
 template <typename T, int N>
 [[kernel]] void solve_small_triangle(
@@ -28,10 +29,13 @@ template <typename T, int N>
   a += size_t(lane.matrix) * n * n;
   size_t start = (size_t(lane.matrix) * n + (inside ? own : 0)) * columns;
   float row[N];
+  float diagonal = inside ? float(a[own * n + own]) : 1;
+  bool finite = isfinite(diagonal);
   for (int j = 0; j < N; ++j) {
     row[j] = inside && j < i ? float(a[own * n + (upper ? n - 1 - j : j)]) : 0;
+    finite = finite && isfinite(row[j]);
   }
-  float diagonal = inside ? float(a[own * n + own]) : 1;
+  finite = lane.all(finite);
   for (int c = 0; c < columns; ++c) {
     float x = inside ? float(b[start + c]) : 0;
     for (int k = 0; k < N; ++k) {
@@ -40,14 +44,15 @@ template <typename T, int N>
     }
     // Lane k has divided in step k, and is not changed later.
     if (lane.used && inside) {
-      out[start + c] = T(x);
+      out[start + c] = T(finite ? x : NAN);
     }
   }
 }
 
 /**
  * A lane per row: LU factorization with partial pivoting, in which rows stay in
- * their lanes. A singular matrix gives infinities and NaN.
+ * their lanes. A singular matrix gives infinities and NaN, one with a number
+ * that is not finite gives NaN.
  */
 template <typename T, int N>
 [[kernel]] void solve_small(
@@ -65,9 +70,12 @@ template <typename T, int N>
   a += size_t(lane.matrix) * n * n;
   size_t start = (size_t(lane.matrix) * n + (inside ? i : 0)) * columns;
   float row[N]; // with ones on the diagonal after the last row
+  bool finite = true;
   for (int j = 0; j < N; ++j) {
     row[j] = inside && j < n ? float(a[i * n + j]) : float(i == j);
+    finite = finite && isfinite(row[j]);
   }
+  finite = lane.all(finite);
   int step = N; // in which the lane's row is the pivot
   ushort pivots[N]; // lanes
   for (int k = 0; k < N; ++k) {
@@ -109,7 +117,7 @@ template <typename T, int N>
       found = i == k ? x : found;
     }
     if (lane.used && inside) {
-      out[start + c] = T(found);
+      out[start + c] = T(finite ? found : NAN);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <new>
 #include <optional>
@@ -34,10 +35,46 @@ begin(const Stream& stream, const Arrays& inputs, Arrays& outputs) {
   return encoder;
 }
 
+namespace {
+
+/** The memory of an output. */
+struct Memory {
+  explicit Memory(const array& out)
+      : data(const_cast<char*>(out.data<char>())),
+        bytes(out.data_size() * out.itemsize()),
+        dtype(out.dtype()) {}
+
+  /** All elements become NaN, or 0 if their dtype has no NaN. */
+  void clear() const {
+    if (!mx::issubdtype(dtype, mx::inexact)) {
+      std::memset(data, 0, bytes);
+      return;
+    }
+    auto fill = [&](auto nan) {
+      std::fill_n(static_cast<decltype(nan)*>(data), bytes / sizeof(nan), nan);
+    };
+    if (dtype == mx::float16) {
+      fill(uint16_t(0x7e00));
+    } else if (dtype == mx::bfloat16) {
+      fill(uint16_t(0x7fc0));
+    } else if (dtype == mx::float64) {
+      fill(std::numeric_limits<double>::quiet_NaN());
+    } else { // float32, and the parts of complex64
+      fill(std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+
+  void* data;
+  size_t bytes;
+  Dtype dtype;
+};
+
+} // namespace
+
 void enqueue(
     mx::cpu::CommandEncoder& encoder,
     [[maybe_unused]] const Arrays& inputs,
-    [[maybe_unused]] const Arrays& outputs,
+    const Arrays& outputs,
     Task task,
     const char* op) {
 #ifdef __SANITIZE_THREAD__
@@ -57,10 +94,15 @@ void enqueue(
     std::for_each(users.begin(), users.end(), __tsan_release);
   };
 #endif
-  encoder.dispatch([task = std::move(task), op] {
+  // MLX raises the error of a task once, and then returns the memory as it is.
+  mx::SmallVector<Memory, 4> results(outputs.begin(), outputs.end());
+  encoder.dispatch([task = std::move(task), results = std::move(results), op] {
     try {
       task();
     } catch (const std::exception&) {
+      for (const auto& result : results) {
+        result.clear();
+      }
       if (op == nullptr) {
         throw;
       }

@@ -78,7 +78,8 @@ using Task = std::function<void()>;
 
 /**
  * Enqueue a task that reads the inputs and writes the outputs, on the encoder
- * that begin() returned. Errors of the task begin with the name `op`.
+ * that begin() returned. Errors of the task begin with the name `op`, and leave
+ * outputs of NaN, or of 0 if their dtype has no NaN.
  */
 void enqueue(
     mx::cpu::CommandEncoder& encoder,
