@@ -438,6 +438,55 @@ T j1(T value) {
   return value == 0 ? value : static_cast<T>(y);
 }
 
+/** J_1(x) / x. */
+template <typename T>
+T j1_over_x(T value) {
+  using namespace bessel_detail;
+  using W = wide<T>;
+  W x = math::fabs(W(value));
+  W near = math::polynomial(MLXGEN_COEFFICIENTS(T, j1_small), x * x);
+  W far = large_1<T>(x, -0.25f) / x;
+  return static_cast<T>(chosen<T>(x < 3, near, far));
+}
+
+/** J_n(x) / x^n for n >= 1. */
+template <typename T>
+T bessel_ratio(int n, T value) {
+  using namespace bessel_detail;
+  using W = wide<T>;
+  W x = math::fabs(W(value));
+  if (x < 3 || x < n) {
+    // (10.2.2)
+    W term(1.0f);
+    for (int k = 1; k <= n; ++k) {
+      term = term * (W(0.5f) / k);
+    }
+    W sum = term;
+    W square = 0.25f * x * x;
+    for (int k = 1; k < 100; ++k) {
+      term = term * (-square / (k * (k + n)));
+      W next = sum + term;
+      if (next == sum) {
+        break;
+      }
+      sum = next;
+    }
+    return static_cast<T>(sum);
+  }
+  // (10.6.1)
+  W before = large_0<T>(x, 0.25f);
+  W here = large_1<T>(x, -0.25f);
+  for (int k = 1; k < n; ++k) {
+    W next = 2 * k / x * here - before;
+    before = here;
+    here = next;
+  }
+  for (int k = 1; k <= n; ++k) {
+    here = here / x;
+  }
+  return static_cast<T>(here);
+}
+
 /** The Bessel function Y_0(x); -inf at 0, NaN below. */
 template <typename T>
 T y0(T value) {

@@ -23,6 +23,7 @@
 
 #pragma once
 
+#include "bessel.h"
 #include "bessel_coefficients.h"
 #include "exp_log_coefficients.h"
 #include "mlxgen/scalar.h"
@@ -52,6 +53,12 @@ struct Precision {
     return is_float ? 5e-12f : 1e-17f;
   }
 };
+
+template <typename T>
+inline wide<T> log_of_2() {
+  return wide<T>(MLXGEN_COEFFICIENTS(T, log_2_parts)[0]) +
+      wide<T>(MLXGEN_COEFFICIENTS(T, log_2_parts)[1]);
+}
 
 /** sum of (sign)^k U_k(p) / v^k, 10.41(ii). */
 template <typename T>
@@ -147,9 +154,12 @@ first_kind(wide<T> v, wide<T> x, bool scaled, MLXGEN_OUT(wide<T>) exponent) {
     // A power of 2, so that nothing underflows before the result does.
     constexpr float large = 1125899906842624.0f; // 2^50
     W halved = 0.5f * x;
-    W product = large * gamma * math::pow(halved, m);
+    // The half of a subnormal number may be rounded to 0.
+    W power = 2 * halved == x ? math::pow(halved, m)
+                              : math::pow(x, m) * math::exp(-m * log_of_2<T>());
+    W product = large * gamma * power;
     for (int j = 1; j <= static_cast<int>(n); ++j) {
-      product = product * (halved / (m + j));
+      product = product * x * (0.5f / (m + j));
     }
     W square = halved * halved;
     W term(1.0f);
@@ -204,7 +214,9 @@ inline void temme_series(
   using W = wide<T>;
   W gamma_1 = math::polynomial(MLXGEN_COEFFICIENTS(T, temme_1), m * m);
   W gamma_2 = math::polynomial(MLXGEN_COEFFICIENTS(T, temme_2), m * m);
-  W logarithm = -math::log(0.5f * x);
+  W halved = 0.5f * x;
+  W logarithm =
+      2 * halved == x ? -math::log(halved) : log_of_2<T>() - math::log(x);
   W sigma = m * logarithm;
   W up = math::exp(sigma);
   W down = 1 / up;
@@ -246,10 +258,12 @@ inline void steed_fraction(
     MLXGEN_OUT(wide<T>) here,
     MLXGEN_OUT(wide<T>) above) {
   using W = wide<T>;
-  if (x > 1e18f) {
-    // (10.40.2), because b would overflow.
-    here = W(MLXGEN_COEFFICIENTS(T, sqrt_half_pi)[0]) / math::sqrt(x);
-    above = here;
+  if (x > 1e10f) {
+    // Two terms of (10.40.2): in the fraction, the digits of 1 + x after the
+    // point would be missing.
+    W factor = W(MLXGEN_COEFFICIENTS(T, sqrt_half_pi)[0]) / math::sqrt(x);
+    here = factor * (1 + (m * m - 0.25f) * (0.5f / x));
+    above = factor * (1 + ((m + 1) * (m + 1) - 0.25f) * (0.5f / x));
     return;
   }
   W first = 0.25f - m * m;
@@ -445,6 +459,190 @@ T kv(T v, T x) {
 template <typename T>
 T kve(T v, T x) {
   return static_cast<T>(bessel_order_detail::modified_second(v, x, true));
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Derivatives of the scaled functions
+///////////////////////////////////////////////////////////////////////////////
+
+// Those of e^-x I_v(x) and e^x K_v(x) are differences, which cancel for large
+// x. There, the terms of Hankel's expansion are differentiated.
+
+namespace bessel_order_detail {
+
+/**
+ * The derivative of e^-x I_v(x) for kind = -1, or e^x K_v(x) for kind = 1, for
+ * integers v and x >= 25.
+ */
+template <typename T, int v, int kind>
+inline wide<T> hankel_slope(wide<T> x) {
+  using W = wide<T>;
+  constexpr int terms = Precision<T>::is_float ? 10 : 20;
+  W u = 1 / x;
+  W sum = terms + 0.5f;
+  MLXOPS_UNROLL
+  for (int k = terms; k > 0; --k) {
+    int odd = 2 * k - 1;
+    W factor = W(static_cast<float>(kind * (4 * v * v - odd * odd))) / (8 * k);
+    sum = (k - 0.5f) + factor * u * sum;
+  }
+  W scale = kind > 0 ? W(MLXGEN_COEFFICIENTS(T, sqrt_half_pi)[0])
+                     : 1 / W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
+  return -scale * u * sum / math::sqrt(x);
+}
+
+#ifndef __METAL_VERSION__
+/** e^-x I_0(x) and e^-x I_1(x) / x for x >= 0. */
+template <typename T>
+inline void scaled_first(double x, double& zero, double& ratio) {
+  bool small = x <= 8;
+  double u = 1 / (small ? 8 : x);
+  double power = wide_exp<double>(-(small ? x : 0));
+  double root = 1 / math::sqrt(small ? 1 : x);
+  double near_0 = power * math::polynomial(for_double::i0_small, x * x);
+  double near_1 = power * math::polynomial(for_double::i1_small, x * x);
+  zero =
+      choose(small, near_0, root * math::polynomial(for_double::i0_large, u));
+  ratio = choose(
+      small, near_1, u * root * math::polynomial(for_double::i1_large, u));
+}
+#endif
+#ifdef MLXGEN_TWOFOLD
+template <typename T>
+inline void scaled_first(
+    mlxgen::twofold x,
+    MLXGEN_OUT(mlxgen::twofold) zero,
+    MLXGEN_OUT(mlxgen::twofold) ratio) {
+  zero = modified_first(T(0), static_cast<T>(x), true);
+  ratio = x < 1e-9f ? mlxgen::twofold(0.5f)
+                    : modified_first(T(1), static_cast<T>(x), true) / x;
+}
+#endif
+
+/** The n-th derivative of e^-|x| I_v(x) for kind = -1, or e^x K_v(x). */
+template <typename T, int kind>
+inline wide<T> scaled_derivative(int n, T order, T argument) {
+  using W = wide<T>;
+  W v = order;
+  W x = argument;
+  W z = math::fabs(x);
+  bool odd_order = n % 2 != 0;
+  if (x != x || v != v || (x < 0 && (kind > 0 || v != math::rint(v)))) {
+    return W(math::nan());
+  }
+  if (kind > 0 && x == 0) {
+    return odd_order ? W(-math::infinity()) : W(math::infinity());
+  }
+  bool negative =
+      kind < 0 ? x < 0 && is_odd(v + static_cast<float>(n)) : odd_order;
+  if (!(z >= static_cast<float>(Precision<T>::large_x) && 2 * z >= v * v)) {
+    // (10.29.1) n times. At 0, the exponential is not differentiated.
+    W sum(0.0f);
+    W factor = 1;
+    for (int j = 0; j <= 2 * n; ++j) {
+      T at = static_cast<T>(v + static_cast<float>(n - j));
+      T size = static_cast<T>(z);
+      W next = kind < 0 ? modified_first(at, size, true)
+                        : modified_second(at, size, true);
+      if (kind > 0 && next == math::infinity()) {
+        sum = next; // the largest term
+        break;
+      }
+      sum = x == 0 && j % 2 != 0 ? W(sum) : sum + factor * next;
+      factor = factor * static_cast<float>(j - 2 * n) / (j + 1);
+    }
+    sum = math::ldexp(sum, -n);
+    return negative ? -sum : W(sum);
+  }
+  if (z == math::infinity()) {
+    return W(0);
+  }
+  W term = 1;
+  for (int i = 0; i < n; ++i) {
+    term = term * (-0.5f - static_cast<float>(i)) / z;
+  }
+  W sum = term;
+  W square = 4 * v * v;
+  for (int k = 1; k < 100; ++k) {
+    float odd = static_cast<float>(2 * k - 1);
+    W factor = (square - odd * odd) / (8 * k * z);
+    float step = static_cast<float>(k) - 0.5f;
+    term = term * factor * (W(step + n) / step) * static_cast<float>(kind);
+    sum = sum + term;
+    if (math::fabs(term) < Precision<T>::small() * math::fabs(sum)) {
+      break;
+    }
+  }
+  W scale = kind > 0 ? W(MLXGEN_COEFFICIENTS(T, sqrt_half_pi)[0])
+                     : 1 / W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
+  W y = scale * sum / math::sqrt(z);
+  return kind < 0 && negative ? -y : W(y);
+}
+
+} // namespace bessel_order_detail
+
+/** The derivative of e^-|x| I_0(x); 0 at 0. */
+template <typename T>
+T i0e_slope(T value) {
+  using namespace bessel_order_detail;
+  using W = wide<T>;
+  W x = value;
+  W z = math::fabs(x);
+  W zero;
+  W ratio;
+  scaled_first<T>(z, zero, ratio);
+  W y = choose(z < 25, z * ratio - zero, hankel_slope<T, 0, -1>(z));
+  y = choose(x < 0, -y, y);
+  return static_cast<T>(choose(x == 0, 0.0f, y));
+}
+
+/** The derivative of e^-|x| I_1(x); 1/2 at 0. */
+template <typename T>
+T i1e_slope(T value) {
+  using namespace bessel_order_detail;
+  using W = wide<T>;
+  W z = math::fabs(W(value));
+  W zero;
+  W ratio;
+  scaled_first<T>(z, zero, ratio);
+  W y = zero - ratio - z * ratio;
+  return static_cast<T>(choose(z < 25, y, hankel_slope<T, 1, -1>(z)));
+}
+
+/** The derivative of e^x K_0(x). */
+template <typename T>
+T k0e_slope(T value) {
+  using namespace bessel_order_detail;
+  using W = wide<T>;
+  W x = value;
+  W y = bessel_detail::modified_k0<T, true>(x) -
+      bessel_detail::modified_k1<T, true>(x);
+  y = choose(x < 25, y, hankel_slope<T, 0, 1>(x));
+  return static_cast<T>(choose(x == 0, -math::infinity(), y));
+}
+
+/** The derivative of e^x K_1(x). */
+template <typename T>
+T k1e_slope(T value) {
+  using namespace bessel_order_detail;
+  using W = wide<T>;
+  W x = value;
+  W one = bessel_detail::modified_k1<T, true>(x);
+  W y = (one - bessel_detail::modified_k0<T, true>(x)) - one / x;
+  y = choose(x < 25, y, hankel_slope<T, 1, 1>(x));
+  return static_cast<T>(choose(x == 0, -math::infinity(), y));
+}
+
+/** The n-th derivative of e^-|x| I_v(x); at 0 that of I_v(x). */
+template <typename T>
+T ive_derivative(int n, T v, T x) {
+  return static_cast<T>(bessel_order_detail::scaled_derivative<T, -1>(n, v, x));
+}
+
+/** The n-th derivative of e^x K_v(x). */
+template <typename T>
+T kve_derivative(int n, T v, T x) {
+  return static_cast<T>(bessel_order_detail::scaled_derivative<T, 1>(n, v, x));
 }
 
 } // namespace special

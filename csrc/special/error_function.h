@@ -142,6 +142,16 @@ inline float log_ndtr_of(float x) {
   return ((x > -1) & (x < 0.5f)) ? math::polynomial(log_ndtr_small, x) : y;
 }
 
+/** c g / (2 - g erfcx(z)) with g = exp(-x^2 / 2) and z = |x| / sqrt(2). */
+inline float log_ndtr_slope_of(float x) {
+  float u = math::fabs(x);
+  float z = sqrt_half[0] * u;
+  float ratio = z < 0.5f ? math::polynomial(erfcx_small, z) : large_erfcx(z);
+  float g = exp_of_square(u > 14.75f ? 14.75f : u, -0.5f, 1);
+  return 2 * normal_density_at_0[0] * (x > 0 ? g : 1.0f) /
+      (x > 0 ? 2 - g * ratio : ratio);
+}
+
 inline float exp_minus_square_of(float x) {
   float z = math::fabs(x);
   return exp_of_square(z > 10.5f ? 10.5f : z, -1, 1);
@@ -270,7 +280,7 @@ inline double log_ndtr_of(double x) {
   // The logarithm of y, or of 1 - tail.
   double log = wide_log_of_sum<double>(
       choose(x < 0, y, 1.0f), choose(x < 0, 0.0f, -tail));
-  return choose(x < 0, log - 0.5f * (x * x), log);
+  return choose(x < 0, log - 0.5f * x * x, log);
 }
 
 inline double ndtri_of(double p) {
@@ -278,6 +288,19 @@ inline double ndtri_of(double p) {
   double y = inverse(left ? 1 - 2 * p : 2 * p - 1, left ? 2 * p : 2 * (1 - p));
   double x = for_double::sqrt_2[0] * y;
   return left ? -x : x;
+}
+
+inline double log_ndtr_slope_of(double x) {
+  double z = math::fabs(x);
+  double ratio = positive_erfcx(for_double::sqrt_half[0] * z);
+  double g = exp_of_square<double>(z, -0.5f);
+  return 2 * for_double::normal_density_at_0[0] * choose(x > 0, g, 1.0f) /
+      choose(x > 0, 2 - g * ratio, ratio);
+}
+
+/** (x + 3) erfcx(x) for x >= 0, where t = 1 - 6 / (x + 3). */
+inline double erfcx_factor(double, double t) {
+  return math::polynomial(for_double::erfcx, t);
 }
 
 inline double exp_minus_square_of(double x) {
@@ -291,6 +314,14 @@ inline double normal_density_of(double x) {
 
 #endif
 
+#ifdef MLXGEN_TWOFOLD
+/** (x + 3) erfcx(x) for x >= 0; from 1e18 on it is constant. */
+inline mlxgen::twofold erfcx_factor(mlxgen::twofold x, mlxgen::twofold) {
+  float z = x.hi > 1e18f ? 1e18f : x.hi;
+  return (z + 3) * in_float::erfcx_of(z);
+}
+#endif
+
 using in_float::erf_of;
 using in_float::erfc_of;
 using in_float::erfcinv_of;
@@ -298,6 +329,7 @@ using in_float::erfcx_of;
 using in_float::erfinv_of;
 using in_float::exp_minus_square_of;
 using in_float::log_ndtr_of;
+using in_float::log_ndtr_slope_of;
 using in_float::ndtr_of;
 using in_float::ndtri_of;
 using in_float::normal_density_of;
@@ -377,6 +409,32 @@ T erfcx_derivative(int order, T value) {
   W second =
       choose(x < 0, growth + 2 * x * (x * growth) - curvature, curvature);
   return static_cast<T>(order == 1 ? first : second);
+}
+
+/** The derivative of log_ndtr. */
+template <typename T>
+T log_ndtr_slope(T x) {
+  return detail::log_ndtr_slope_of(x);
+}
+
+/** The second derivative of log_ndtr. */
+template <typename T>
+T log_ndtr_curvature(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  // With u = -x / sqrt(2) the derivative is sqrt(2 / pi) / erfcx(u). Its
+  // derivative -erfcx'(u) / (sqrt(pi) erfcx(u)^2) is a quotient without powers
+  // of u, and for x > 0 nothing cancels in m (-x - m) either.
+  W u = mlxgen::math::fabs(x) * W(MLXGEN_COEFFICIENTS(T, sqrt_half)[0]);
+  W t = 1 - 6 / (u + 3);
+  W ratio = detail::erfcx_factor(u, t);
+  W left = mlxgen::math::polynomial(MLXGEN_COEFFICIENTS(T, erfcx_slope), t) /
+      (ratio * ratio);
+  W scale = 2 * W(MLXGEN_COEFFICIENTS(T, normal_density_at_0)[0]) *
+      W(MLXGEN_COEFFICIENTS(T, sqrt_half)[0]);
+  W end = choose(x > 50, 50.0f, x);
+  W slope = W(detail::log_ndtr_slope_of(static_cast<T>(end)));
+  return static_cast<T>(choose(x > 0, -slope * (end + slope), scale * left));
 }
 
 /** exp(-x^2). */

@@ -158,6 +158,19 @@ inline double wide_expm1(double x) {
   return x == 0 ? x : y;
 }
 
+/** (exp(x) - 1) / divisor, which may be finite where exp(x) is not. */
+template <typename T>
+inline double wide_expm1_over(double x, double divisor) {
+  double k;
+  double y = detail::expm1_without_powers<T>(x, k);
+  double unit = k > 60 ? 0 : detail::two_to_the(-k);
+  bool low = x < -50;
+  y = choose(low, -1, y + (1 - unit)) / divisor;
+  y = detail::scaled<T>(y, choose(low, 0, k));
+  double end = mlxgen::math::copysign(mlxgen::math::infinity(), divisor);
+  return choose(x > detail::exp_end<T>, end, y);
+}
+
 /** Select the logarithm y of x, unless x is 0, infinite, negative or NaN. */
 inline double checked_log(double x, double y) {
   y = choose(x < mlxgen::math::infinity(), y, x);
@@ -310,6 +323,17 @@ inline mlxgen::twofold wide_exp(mlxgen::twofold x) {
 template <typename T>
 inline mlxgen::twofold wide_expm1(mlxgen::twofold x) {
   return mlxgen::math::expm1(x);
+}
+
+template <typename T>
+inline mlxgen::twofold wide_expm1_over(
+    mlxgen::twofold x,
+    mlxgen::twofold divisor) {
+  if (x > 80.0f) {
+    mlxgen::twofold root = mlxgen::math::exp(0.5f * x);
+    return root / divisor * root;
+  }
+  return mlxgen::math::expm1(x) / divisor;
 }
 
 template <typename T>

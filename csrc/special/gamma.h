@@ -236,9 +236,9 @@ T lgamma(T x) {
 
 namespace detail {
 
-/** psi(x). */
+/** psi(x); a negative x is an integer and `past`. */
 template <typename T, bool positive = false>
-inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
+inline mlxgen::wide<T> digamma_past(mlxgen::wide<T> x, mlxgen::wide<T> past) {
   using W = mlxgen::wide<T>;
   W z = positive ? W(x) : math::fabs(x);
   bool small = z < 1;
@@ -263,7 +263,7 @@ inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
   // psi(-z) = psi(1 + z) + pi cot(pi z)   (5.5.4)
   //         = psi(z) + 1/z + 1/r - r polynomial(r^2), z = integer + r.
   // The reciprocals share a division.
-  W r = z - math::rint(z);
+  W r = -past;
   W positive_numerator = small ? W(-1) : W(0);
   W negative_numerator = small ? W(1) : z + r;
   W negative_denominator = small ? W(r) : z * r;
@@ -274,6 +274,12 @@ inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
   W result = (body + poles) - (negative ? W(rest) : W(0));
   result = negative && r == 0 ? W(math::nan()) : W(result);
   return x == math::infinity() ? x : result; // fine_log excludes infinity
+}
+
+/** psi(x). */
+template <typename T, bool positive = false>
+inline mlxgen::wide<T> digamma(mlxgen::wide<T> x) {
+  return digamma_past<T, positive>(x, x - math::rint(x));
 }
 
 /** psi(x) for x < 0, for results in float. */
@@ -416,6 +422,36 @@ T trigamma(T value) {
   return static_cast<T>(detail::trigamma<T, positive>(value));
 }
 
+/** psi'(a) - psi'(a + b), like digamma_difference. */
+template <typename T, bool positive = false>
+T trigamma_difference(T value_a, T value_b) {
+  using W = mlxgen::wide<T>;
+  W a = value_a;
+  W b = value_b;
+  W s = a + b;
+  // The derivatives of the terms of digamma_difference; with (5.15.8) instead
+  // of (5.11.2), a factor of b in each, and without differences:
+  //   u - v = b u v, u^3 p(x) - v^3 p(y) = (u^3 - v^3) p(x) + v^3 (x - y) slope
+  W steps = 0;
+  MLXOPS_UNROLL
+  for (int k = 0; k < 6; ++k) {
+    W first = 1 / (a + k);
+    W second = 1 / (s + k);
+    steps = steps + b * first * second * (first + second);
+  }
+  W u = 1 / (a + detail::large_z);
+  W v = 1 / (s + detail::large_z);
+  W x = u * u;
+  W y = v * v;
+  W p = math::polynomial(MLXOPS_TABLE(trigamma_large), x);
+  W slope = detail::divided_difference(MLXOPS_TABLE(trigamma_large), x, y);
+  W rest = (x + u * v + y) * p + v * y * (u + v) * slope;
+  W result = steps + b * u * v * (1 + (u + v) * 0.5f + rest);
+  bool above_0 = positive || ((a > 0) & (s > 0));
+  W direct = detail::trigamma<T>(a) - detail::trigamma<T>(s);
+  return static_cast<T>(above_0 ? result : direct);
+}
+
 ///////////////////////////////////////////////////////////////////////////////
 // gamma and its reciprocal
 ///////////////////////////////////////////////////////////////////////////////
@@ -521,11 +557,12 @@ T rgamma_derivative(int order, T value) {
   // no poles for x < 1.
   W pi = MLXOPS_TABLE(pi)[0];
   W sine = detail::sine_over_pi<T>(x);
-  W cosine = detail::sine_over_pi<T>(0.5f - x) * pi;
+  W cosine = math::cospi(x);
   W first = reflected ? cosine - sine * psi : -psi;
   W second = reflected ? sine * (psi * psi + prime - pi * pi) - 2 * cosine * psi
                        : psi * psi - prime;
-  return static_cast<T>(scale * (order == 1 ? first : second));
+  W y = scale * (order == 1 ? first : second);
+  return static_cast<T>(x == math::infinity() ? W(0) : W(y));
 }
 
 /** The sign of Gamma(x): 1 or -1, NaN at the poles -1, -2, ... and -inf. */
@@ -698,6 +735,8 @@ T hurwitz_zeta(T value_s, T value_x) {
   y.x = y.x * sum;
 
   W result = unscaled(y);
+  // For so large arguments the sum may be out of range.
+  result = y.exponent < -1200 ? W(0) : W(result);
   result = x == math::infinity() ? W(0) : W(result);
   result = ((x < 0) & (s != math::rint(s))) ? W(math::nan()) : W(result);
   result = ((x <= 0) & (x == math::rint(x))) ? W(math::infinity()) : W(result);
@@ -732,6 +771,7 @@ T riemann_zeta(T value) {
   W reflected = sine == 0 ? W(0) : unscaled<true>(factor);
 
   W result = negative ? reflected : zeta;
+  result = math::fabs(x) < 1e-18f ? W(-0.5f) : W(result);
   result = x == -math::infinity() ? W(math::nan()) : W(result);
   return static_cast<T>(result);
 }
@@ -795,15 +835,17 @@ inline mlxgen::wide<T> log_beta(
 }
 
 /**
- * B(a, b) = above / below exp(result), for any signs; `s` is a + b. `turned` is
- * a, or differs from it by an even number and may have digits that a lacks.
+ * B(a, b) = above / below exp(result), for any signs; `s` is a + b. `sine_a`
+ * and `sine_s` are sin(pi a) / pi and sin(pi s) / pi, for which a and s may
+ * lack digits.
  */
 template <typename T, bool positive = false>
 inline mlxgen::wide<T> signed_log_beta(
     mlxgen::wide<T> a,
     mlxgen::wide<T> b,
     mlxgen::wide<T> s,
-    mlxgen::wide<T> turned,
+    mlxgen::wide<T> sine_a,
+    mlxgen::wide<T> sine_s,
     MLXGEN_OUT(mlxgen::wide<T>) above,
     MLXGEN_OUT(mlxgen::wide<T>) below) {
   using W = mlxgen::wide<T>;
@@ -825,9 +867,9 @@ inline mlxgen::wide<T> signed_log_beta(
   v = negative ? v : q;
   W divisor;
   W result = log_beta<T>(u, v, divisor);
-  W sine_p = sine_over_pi<T>(a < b ? turned : b);
-  W sine_q = sine_over_pi<T>(a < b ? b : turned);
-  W sine_s = sine_over_pi<T>(s);
+  W sine_b = sine_over_pi<T>(b);
+  W sine_p = a < b ? sine_a : sine_b;
+  W sine_q = a < b ? sine_b : sine_a;
   // If all are integers, the quotient of the sines is (-1)^q.
   bool whole = math::fabs(sine_p) + math::fabs(sine_s) == 0;
   W halved = q * 0.5f;
@@ -867,8 +909,15 @@ T betaln(T a, T b) {
   using W = mlxgen::wide<T>;
   W above;
   W below;
+  W s = W(a) + W(b);
   W y = detail::signed_log_beta<T, positive>(
-      W(a), W(b), W(a) + W(b), W(a), above, below);
+      W(a),
+      W(b),
+      s,
+      detail::sine_over_pi<T>(W(a)),
+      detail::sine_over_pi<T>(s),
+      above,
+      below);
   W result =
       y + (wide_log<T>(math::fabs(above)) - wide_log<T>(math::fabs(below)));
   W poles = detail::pole_at<positive>(W(a)) + detail::pole_at<positive>(W(b));
@@ -899,7 +948,14 @@ T beta(T value_a, T value_b) {
   W b = value_b;
   W above;
   W below;
-  W y = detail::signed_log_beta<T, positive>(a, b, a + b, a, above, below);
+  W y = detail::signed_log_beta<T, positive>(
+      a,
+      b,
+      a + b,
+      detail::sine_over_pi<T>(a),
+      detail::sine_over_pi<T>(a + b),
+      above,
+      below);
   W root = wide_exp<T>(0.5f * y);
   W result = root * (above / below) * root;
 
@@ -922,22 +978,28 @@ T beta(T value_a, T value_b) {
 
 namespace detail {
 
-/** Like pole_at; `turned` is x minus an even number, with digits that x lacks.
- */
+/** Like pole_at; `sine` is that of x, for which x may lack digits. */
 template <bool positive = false, typename W>
-inline W pole_of_sum(W x, W turned) {
-  return choose(turned == math::rint(turned), pole_at<positive>(x), W(0));
+inline W pole_of_sum(W x, W sine) {
+  return choose(sine == 0, pole_at<positive>(x), W(0));
 }
 
-/** x minus an even number; 0 for infinite x. */
-template <typename W>
-inline W less_turns(W x) {
-  W y = x - 2 * math::rint(0.5f * x);
-  return choose(y == y, y, W(0));
+/** sin(pi (x + y)) / pi, also if x + y is rounded; 0 for infinite numbers. */
+template <typename T>
+inline mlxgen::wide<T> sine_of_sum(mlxgen::wide<T> x, mlxgen::wide<T> y) {
+  using W = mlxgen::wide<T>;
+  W whole_x = math::rint(x);
+  W whole_y = math::rint(y);
+  W sine = sine_over_pi<T>((x - whole_x) + (y - whole_y));
+  W half_x = 0.5f * whole_x;
+  W half_y = 0.5f * whole_y;
+  bool even = (half_x == math::rint(half_x)) == (half_y == math::rint(half_y));
+  sine = choose(even, sine, -sine);
+  return choose(sine == sine, sine, W(0));
 }
 
 /**
- * factor / B(a, b), for any signs; 0 at the poles of B. `s` and `turned` are
+ * factor / B(a, b), for any signs; 0 at the poles of B. `s` and the sines are
  * those of signed_log_beta.
  */
 template <typename T, bool positive = false>
@@ -946,17 +1008,18 @@ inline mlxgen::wide<T> over_beta(
     mlxgen::wide<T> a,
     mlxgen::wide<T> b,
     mlxgen::wide<T> s,
-    mlxgen::wide<T> turned) {
+    mlxgen::wide<T> sine_a,
+    mlxgen::wide<T> sine_s) {
   using W = mlxgen::wide<T>;
   W above;
   W below;
-  W y = signed_log_beta<T, positive>(a, b, s, turned, above, below);
+  W y = signed_log_beta<T, positive>(a, b, s, sine_a, sine_s, above, below);
   Scaled<W> e = power_in_parts<T>(W(1), W(0), -y);
   e.x = e.x * (below / above) * factor.x;
   e.exponent = e.exponent + factor.exponent;
   // The poles of B are those of a and b, unless a pole of s cancels them.
-  W order = pole_of_sum<positive>(a, turned) + pole_at<positive>(b);
-  order = order - pole_at<positive>(s);
+  W order = pole_of_sum<positive>(a, sine_a) + pole_at<positive>(b);
+  order = order - pole_of_sum<positive>(s, sine_s);
   return choose(order > 0, W(0), unscaled(e));
 }
 
@@ -986,16 +1049,25 @@ T poch(T value_x, T value_m) {
   W start = choose(down, x + m, x);
   W end = choose(down, x, x + m);
   // x + m may need more digits after the point.
-  W turned = detail::less_turns(x) + detail::less_turns(m);
+  W sine = detail::sine_over_pi<T>(x);
+  W sine_sum = detail::sine_of_sum<T>(x, m);
   Scaled<W> factor = detail::gamma_in_parts<T, true, false>(size, false);
   W up = detail::over_beta<T, positive>(
-      factor, start, size, end, choose(down, turned, x));
+      factor,
+      start,
+      size,
+      end,
+      choose(down, sine_sum, sine),
+      choose(down, sine, sine_sum));
   W y = choose(down, 1 / up, detail::made_whole(up, x, m));
-  // For the smallest m the result is 1 + m psi(x).
+  // For the smallest m the result is 1 + m psi(x), and near 0 it is x / (x +
+  // m).
   W pole = detail::pole_at<positive>(x);
-  y = choose(size < 1e-30f, choose(pole > 0, y, W(1)), y);
+  bool near_0 = math::fabs(x) < 0.5f;
+  W tiny = choose(near_0, x / (x + m), choose(pole > 0, y, W(1)));
+  y = choose(size < 1e-30f, tiny, y);
   W infinity = math::infinity();
-  W order = detail::pole_of_sum<positive>(x + m, turned) - pole;
+  W order = detail::pole_of_sum<positive>(x + m, sine_sum) - pole;
   y = choose(order < 0, W(0), choose(order > 0, infinity, y));
   y = choose(x == infinity, choose(down, W(0), infinity), y);
   W nan = math::nan();
@@ -1015,9 +1087,16 @@ T binom(T value_n, T value_k) {
   W n = value_n;
   W k = value_k;
   Scaled<W> factor = {1 / (n + 1), W(0)};
-  // For a large k, n - k has fewer digits after the point than n.
-  W turned = detail::less_turns(n + 1) - detail::less_turns(k);
-  W y = detail::over_beta<T>(factor, n - k + 1, k + 1, n + 2, turned);
+  // Near 0 without rounding. For a large k, n - k has fewer digits after the
+  // point than n.
+  W rest = choose(n < 1, (1 - k) + n, (n - k) + 1);
+  W y = detail::over_beta<T>(
+      factor,
+      rest,
+      k + 1,
+      n + 2,
+      -detail::sine_of_sum<T>(n, -k),
+      detail::sine_over_pi<T>(n));
   y = detail::made_whole(y, n, k);
   W infinity = math::infinity();
   W large = choose(k > 0, choose(k < infinity, infinity, y), y);
@@ -1025,6 +1104,89 @@ T binom(T value_n, T value_k) {
   y = choose(k == 0, choose(n == n, W(1), n), y);
   y = choose(detail::pole_at(n + 1) > 0, W(math::nan()), y);
   return static_cast<T>(y);
+}
+
+///////////////////////////////////////////////////////////////////////////////
+// Derivatives of quotients of gamma functions
+///////////////////////////////////////////////////////////////////////////////
+
+/** The derivative of B(a, b) with respect to a. */
+template <typename T, bool positive = false>
+T beta_slope(T value_a, T value_b) {
+  using W = mlxgen::wide<T>;
+  W value = W(beta<T, positive>(value_a, value_b));
+  W a = value_a;
+  W b = value_b;
+  W s = a + b;
+  if (positive || !(s <= 0) || math::fabs(a) == math::infinity() ||
+      math::fabs(b) == math::infinity()) {
+    return static_cast<T>(
+        value * W(digamma_difference<T, positive>(value_a, value_b)));
+  }
+  // At poles of Gamma(s), B is 0 and psi(s) is infinite. c = B / sin(pi s)
+  // times pi has no pole there, nor has B (psi(a) - psi(s)) by reflection
+  // (5.5.4) of psi(s), and of psi(a) if a is negative, too.
+  W above;
+  W below;
+  W sine_a = detail::sine_over_pi<T>(a);
+  W y = detail::signed_log_beta<T>(a, b, s, sine_a, W(1), above, below);
+  W root = wide_exp<T>(0.5f * y);
+  W c = root * (above / below) * root;
+  W sine = detail::sine_of_sum<T>(a, b);
+  if (a < 0) {
+    W difference = W(digamma_difference<T>(static_cast<T>(1 - s), value_b));
+    W quotient = detail::sine_over_pi<T>(b) / sine_a;
+    return static_cast<T>(-c * (sine * difference + quotient));
+  }
+  W difference = detail::digamma<T>(a) - detail::digamma<T, true>(1 - s);
+  return static_cast<T>(c * (sine * difference + math::cospi(s)));
+}
+
+/** psi(x + y), also if x + y is rounded. */
+template <typename T, bool positive = false>
+T digamma_of_sum(T value_x, T value_y) {
+  using W = mlxgen::wide<T>;
+  W x = value_x;
+  W y = value_y;
+  W past = (x - math::rint(x)) + (y - math::rint(y));
+  past = past - math::rint(past);
+  return static_cast<T>(detail::digamma_past<T, positive>(x + y, past));
+}
+
+/** The derivative of poch(x, m) with respect to x. */
+template <typename T, bool positive = false>
+T poch_slope(T value_x, T value_m) {
+  using W = mlxgen::wide<T>;
+  W value = W(poch<T, positive>(value_x, value_m));
+  W x = value_x;
+  W m = value_m;
+  W s = x + m;
+  if (positive || !(x < 0.5f) || math::fabs(s) == math::infinity()) {
+    W difference = W(digamma_difference<T, positive>(value_x, value_m));
+    if (!positive && s < 0.5f) {
+      difference =
+          detail::digamma<T>(x) - W(digamma_of_sum<T>(value_x, value_m));
+    }
+    return static_cast<T>(-value * difference);
+  }
+  // 1 / Gamma(x) by reflection (5.5.3), so that its poles cancel, and
+  // Gamma(x + m) if both are reflected.
+  if (s < 0.5f) {
+    W difference = W(digamma_difference<T>(static_cast<T>(1 - s), value_m));
+    W sine_m = detail::sine_over_pi<T>(m);
+    W sine_s = detail::sine_of_sum<T>(x, m);
+    W ratio = W(poch<T>(static_cast<T>(1 - s), value_m));
+    W more = sine_m == 0 ? W(0) : ratio * sine_m / (sine_s * sine_s);
+    return static_cast<T>(value * difference + more);
+  }
+  W divisor;
+  W y = detail::log_beta<T>(s, 1 - x, divisor);
+  Scaled<W> e = power_in_parts<T>(W(1), W(0), y);
+  Scaled<W> factor = detail::gamma_in_parts<T, true, false>(1 + m, false);
+  e.x = e.x / divisor * factor.x;
+  e.exponent = e.exponent + factor.exponent;
+  W difference = detail::digamma<T, true>(s) - detail::digamma<T, true>(1 - x);
+  return static_cast<T>(value * difference + unscaled(e) * math::cospi(x));
 }
 
 } // namespace special

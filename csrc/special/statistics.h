@@ -209,18 +209,20 @@ T exprel(T value) {
   return static_cast<T>(choose(x == mlxgen::math::infinity(), x, y));
 }
 
+namespace detail {
+
 /**
- * The n-th derivative of exprel, the integral of t^n exp(x t) over t from 0 to
- * 1.
+ * exp(-exponent) times the n-th derivative of exprel, which is the integral of
+ * t^n exp(x t) over t from 0 to 1, for a finite x.
  */
 template <typename T>
-T exprel_derivative(int n, T value) {
+inline mlxgen::wide<T> exprel_derivative_in_parts(
+    int n,
+    mlxgen::wide<T> x,
+    MLXGEN_OUT(mlxgen::wide<T>) exponent) {
   using W = mlxgen::wide<T>;
-  W x = value;
   W z = mlxgen::math::fabs(x);
-  if (x != x || z == mlxgen::math::infinity()) {
-    return x < 0 ? 0 : value;
-  }
+  exponent = 0;
   if (z < n + 40) {
     // (8.7.1), in the form with positive terms only.
     bool negative = x < 0;
@@ -234,15 +236,35 @@ T exprel_derivative(int n, T value) {
       }
       sum = next;
     }
-    return static_cast<T>(negative ? sum * wide_exp<T>(x) : W(sum));
+    return negative ? sum * wide_exp<T>(x) : W(sum);
   }
-  // Integration by parts.
-  W y = wide_expm1<T>(x) / x;
-  W e = wide_exp<T>(x);
+  // Integration by parts, where exp(-|x|) is negligible compared with 1. For
+  // large x, everything is divided by exp(x), which overflows before the result
+  // does.
+  bool large = x > 0;
+  W e = large ? W(1.0f) : wide_exp<T>(x);
+  W y = 1 / z;
   for (int k = 1; k <= n; ++k) {
     y = (e - k * y) / x;
   }
-  return static_cast<T>(y);
+  exponent = large ? W(x) : W(0.0f);
+  return y;
+}
+
+} // namespace detail
+
+/** The n-th derivative of exprel. */
+template <typename T>
+T exprel_derivative(int n, T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  if (x != x || mlxgen::math::fabs(x) == mlxgen::math::infinity()) {
+    return x < 0 ? 0 : value;
+  }
+  W exponent;
+  W y = detail::exprel_derivative_in_parts<T>(n, x, exponent);
+  W root = wide_exp<T>(0.5f * exponent);
+  return static_cast<T>(y * root * root);
 }
 
 /**
@@ -320,17 +342,63 @@ template <typename T>
 inline mlxgen::wide<T> power_difference(
     mlxgen::wide<T> x,
     mlxgen::wide<T> lmbda) {
-  bool small = mlxgen::math::fabs(lmbda) < 1e-19f;
-  return choose(small, x, wide_expm1<T>(lmbda * x) / lmbda);
+  mlxgen::wide<T> product = lmbda * x;
+  mlxgen::wide<T> y = choose(lmbda == 0, x, wide_expm1_over<T>(product, lmbda));
+  return choose(mlxgen::math::fabs(product) < 1e-17f, x, y);
+}
+
+/**
+ * The n-th derivative of power_difference with respect to lmbda, for n >= 1, or
+ * its limit for infinite x.
+ */
+template <typename T>
+inline mlxgen::wide<T>
+power_difference_derivative(int n, mlxgen::wide<T> x, mlxgen::wide<T> lmbda) {
+  using W = mlxgen::wide<T>;
+  W product = lmbda * x;
+  W infinity = mlxgen::math::infinity();
+  W y = n % 2 != 0 || x > 0 ? W(infinity) : -infinity;
+  if (lmbda == lmbda &&
+      (mlxgen::math::fabs(x) == infinity ||
+       mlxgen::math::fabs(product) == infinity)) {
+    if (!(product < 0)) {
+      return y;
+    }
+    y = -1 / lmbda; // its n-th derivative
+    for (int k = 1; k <= n; ++k) {
+      y = y * -k / lmbda;
+    }
+    return y;
+  }
+  W exponent;
+  y = exprel_derivative_in_parts<T>(n, product, exponent);
+  W factor = wide_exp<T>(0.5f * exponent) * x;
+  y = y * factor * factor;
+  for (int k = 1; k < n; ++k) {
+    y = y * x;
+  }
+  return y;
 }
 
 /** log(1 + lmbda x) / lmbda, and its limit at lmbda = 0: the inverse function.
  */
 template <typename T>
 inline mlxgen::wide<T> log_quotient(mlxgen::wide<T> x, mlxgen::wide<T> lmbda) {
-  mlxgen::wide<T> product = lmbda * x;
-  bool small = mlxgen::math::fabs(product) < 1e-17f || lmbda == 0;
-  return choose(small, x, wide_log1p<T>(product) / lmbda);
+  using W = mlxgen::wide<T>;
+  W product = lmbda * x;
+  // The product may be out of range when its logarithm is not.
+  const int shift = sizeof(T) == 8 ? 512 : 64;
+  bool large = product == mlxgen::math::infinity();
+  W scale = choose(large, mlxgen::math::ldexp(W(1.0f), -shift), 1.0f);
+  W more = choose(large, 2 * shift * MLXGEN_COEFFICIENTS(T, log_of_2)[0], 0.0f);
+  W one = choose(large, 0.0f, 1.0f);
+  W scaled = (lmbda * scale) * (x * scale);
+  bool above_1 = scaled > 1;
+  W log = more +
+      wide_log_of_sum<T>(
+              choose(above_1, scaled, one), choose(above_1, one, scaled));
+  log = choose(lmbda == 0, x, log / lmbda);
+  return choose(mlxgen::math::fabs(product) < 1e-17f, x, log);
 }
 
 } // namespace detail
@@ -356,6 +424,59 @@ template <typename T>
 T inv_boxcox(T y, T lmbda) {
   using W = mlxgen::wide<T>;
   return static_cast<T>(wide_exp<T>(detail::log_quotient<T>(W(y), W(lmbda))));
+}
+
+/** The n-th derivative of boxcox with respect to lmbda, for n >= 1. */
+template <typename T>
+T boxcox_derivative(int n, T x, T lmbda) {
+  using W = mlxgen::wide<T>;
+  return static_cast<T>(
+      detail::power_difference_derivative<T>(n, wide_log<T>(W(x)), W(lmbda)));
+}
+
+/** The n-th derivative of boxcox1p with respect to lmbda, for n >= 1. */
+template <typename T>
+T boxcox1p_derivative(int n, T x, T lmbda) {
+  using W = mlxgen::wide<T>;
+  return static_cast<T>(
+      detail::power_difference_derivative<T>(n, wide_log1p<T>(W(x)), W(lmbda)));
+}
+
+/** (1 + x)^y. */
+template <typename T>
+T power_1p(T value, T exponent) {
+  using W = mlxgen::wide<T>;
+  W y = exponent;
+  W power = wide_exp<T>(y * wide_log1p<T>(W(value)));
+  return static_cast<T>(choose(y == 0, 1.0f, power));
+}
+
+/** The derivative of inv_boxcox, (1 + lmbda y)^(1 / lmbda - 1). */
+template <typename T>
+T inv_boxcox_slope(T y, T lmbda) {
+  using W = mlxgen::wide<T>;
+  W rest = 1 - W(lmbda);
+  W log = rest * detail::log_quotient<T>(W(y), W(lmbda));
+  // 1 also at the end of the domain.
+  bool line = rest == 0 && W(y) >= -1;
+  return static_cast<T>(wide_exp<T>(choose(line, 0.0f, log)));
+}
+
+/** The derivative of log(1 + lmbda y) / lmbda with respect to lmbda. */
+template <typename T>
+T log_quotient_slope(T value, T second) {
+  using W = mlxgen::wide<T>;
+  W y = value;
+  W lmbda = second;
+  W product = lmbda * y;
+  if (mlxgen::math::fabs(product) < 0.5f) {
+    W slope = log1prel_derivative<T>(1, static_cast<T>(product));
+    return static_cast<T>(y * slope * y);
+  }
+  // The product may be out of range.
+  bool finite = product < mlxgen::math::infinity();
+  W part = finite ? y / (1 + product) : 1 / lmbda;
+  return static_cast<T>((part - detail::log_quotient<T>(y, lmbda)) / lmbda);
 }
 
 /** inv_boxcox(y, lmbda) - 1. */
@@ -417,6 +538,21 @@ template <typename T>
 T copysign(T x, T y) {
   using W = mlxgen::wide<T>;
   return static_cast<T>(mlxgen::math::copysign(W(x), W(y)));
+}
+
+/** The n-th derivative of the sine. */
+template <typename T>
+T sine_derivative(int n, T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W y = n % 2 != 0 ? mlxgen::math::cos(x) : mlxgen::math::sin(x);
+  return static_cast<T>(n % 4 >= 2 ? -y : W(y));
+}
+
+/** x y, and 0 if x is 0. */
+template <typename T>
+T product_or_zero(T x, T y) {
+  return x == 0 && y == y ? T(0) : x * y;
 }
 
 /** cos(x) - 1. */

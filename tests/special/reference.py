@@ -308,9 +308,7 @@ class Record:
         corrections: Exceptions from SciPy: arguments, the right value and the reason. NaN among the
             arguments is matched, too.
         smooth: Points at which derivatives are tested: one axis per argument. None: no test.
-        gradient: Allowed relative error of derivatives, by dtype. In float64 MLX's own exp, sin,
-        cos
-            and erf, which formulas call, have only float32's accuracy.
+        gradient: Allowed relative error of derivatives, by dtype.
         undifferentiable: Positions of the arguments without derivative.
         once: Pairs (i, j) of positions: the derivative by argument i has none by argument j.
     """
@@ -327,7 +325,7 @@ class Record:
     corrections: Sequence[tuple[tuple[float, ...], float, str]] = ()
     smooth: tuple[Axis, ...] | None = None
     gradient: Mapping[str, float] = field(
-        default_factory=lambda: {"float32": 1e-5, "float64": 2e-6}
+        default_factory=lambda: {"float32": 1e-5, "float64": 1e-12}
     )
     undifferentiable: tuple[int, ...] = ()
     once: tuple[tuple[int, int], ...] = ()

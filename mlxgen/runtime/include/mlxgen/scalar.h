@@ -453,24 +453,25 @@ inline constexpr double cospi_series[10] = {
 
 /** sin(pi x), exact at integers and halves. */
 inline double sinpi(double x) {
-  double q = rint(2 * x);
-  double r = x - q / 2;
+  double part = x - 2 * rint(0.5 * x); // from -1 to 1
+  double q = rint(2 * part);
+  double r = part - q / 2;
   double s = r * polynomial(detail::sinpi_series, r * r);
   double c = polynomial(detail::cospi_series, r * r);
-  double turn = q - 4 * floor(q / 4);
-  double y = turn == 0 ? s : turn == 1 ? c : turn == 2 ? -s : -c;
+  // q from -2 to 2: a quarter turn exchanges s and c, a half turn the sign.
+  double y = fabs(q) == 1 ? q * c : (1 - fabs(q)) * s;
   // 0 at integers, with the sign of x.
   return y == 0 ? copysign(0.0, x) : y;
 }
 
 /** cos(pi x), exact at integers and halves. */
 inline double cospi(double x) {
-  double q = rint(2 * x);
-  double r = x - q / 2;
+  double part = x - 2 * rint(0.5 * x); // from -1 to 1
+  double q = rint(2 * part);
+  double r = part - q / 2;
   double s = r * polynomial(detail::sinpi_series, r * r);
   double c = polynomial(detail::cospi_series, r * r);
-  double turn = q - 4 * floor(q / 4);
-  double y = turn == 0 ? c : turn == 1 ? -s : turn == 2 ? -c : s;
+  double y = fabs(q) == 1 ? -q * s : (1 - fabs(q)) * c;
   return y == 0 ? 0.0 : y;
 }
 #endif
