@@ -26,7 +26,7 @@ steps_of(const mx::array& a, int first, int end, mx::StreamOrDevice s) {
 /** The terms of ssm_scan's steps, wide and for each head. */
 struct ScanSteps {
   mx::StreamOrDevice s;
-  mx::array rate; // the decay's logarithm, divided by dt
+  mx::array rate; // the decay's logarithm, divided by dt: (1, 1, heads)
   const std::optional<mx::array>& cu_seqlens;
   std::optional<mx::array> marks; // of sequence_marks, one for each step
   std::optional<mx::array> computed; // true for the steps to compute
@@ -38,7 +38,7 @@ struct ScanSteps {
       const std::optional<mx::array>& cu_seqlens,
       mx::StreamOrDevice s)
       : s(s),
-        rate(mx::negative(exponential(A_log, s), s)),
+        rate(of_rank(mx::negative(exponential(A_log, s), s), 3, s)),
         cu_seqlens(cu_seqlens),
         computed(mask) {
     if (cu_seqlens) {
@@ -74,7 +74,7 @@ struct ScanSteps {
 
   /** B or C of each step, as rows. */
   mx::array of_groups(const mx::array& a) const {
-    int share = rate.shape(0) / a.shape(2);
+    int share = rate.shape(2) / a.shape(2);
     auto wide = taken(a);
     return row(share == 1 ? wide : mx::repeat(wide, share, 2, s), s);
   }
@@ -221,7 +221,10 @@ inline std::vector<mx::array> parts_of_ssm_scan_vjp(
   };
   return {
       mx::astype(
-          mx::add(times(column(dt), of_value), times(column(D), grad), s),
+          mx::add(
+              times(column(dt), of_value),
+              times(column(of_rank(D, 3, s)), grad),
+              s),
           arrays[0].dtype(),
           s),
       over_time(times(column(log_decay), of_log_decay)),
