@@ -81,7 +81,7 @@ struct CausalTaps {
 inline std::vector<mx::array> second_gradients_of_causal_conv(
     const mx::array& x,
     const mx::array& weight,
-    const std::optional<mx::array>& bias,
+    const std::optional<mx::array>& bias_,
     const std::optional<mx::array>& state,
     const std::optional<mx::array>& cu_seqlens,
     const mx::array& grad_y,
@@ -110,7 +110,8 @@ inline std::vector<mx::array> second_gradients_of_causal_conv(
   }
   auto rule = [&](const Arrays& given) -> Arrays {
     auto inputs = mx::concatenate({given[3], given[0]}, 1, s);
-    auto factors = mx::transpose(given[1], s);
+    auto factors = of_rank(mx::transpose(given[1], s), 4, s);
+    auto bias = of_rank(given[2], 3, s);
     auto from = [&](int first, int end) {
       return mx::slice(inputs, {0, first, 0}, {batch, end, channels}, s);
     };
@@ -124,7 +125,7 @@ inline std::vector<mx::array> second_gradients_of_causal_conv(
     auto window =
         places ? gathered(places->at, places->exist) : mx::stack(windows, 2, s);
     auto y = mx::add(
-        mx::sum(mx::multiply(window, factors, s), 2, false, s), given[2], s);
+        mx::sum(mx::multiply(window, factors, s), 2, false, s), bias, s);
     if (silu) {
       y = mx::multiply(y, sigmoid_of(y, s), s);
     }
@@ -144,7 +145,7 @@ inline std::vector<mx::array> second_gradients_of_causal_conv(
       [](const Arrays& given) { return given; },
       {x,
        weight,
-       bias.value_or(none),
+       bias_.value_or(none),
        state.value_or(mx::zeros_like(grad_next, s)),
        grad_y,
        grad_next},

@@ -40,6 +40,18 @@ inline mx::array column(const mx::array& a, mx::StreamOrDevice s) {
   return mx::expand_dims(a, -1, s);
 }
 
+/**
+ * With axes of size 1 in front. The gradient of MLX's broadcasting would sum
+ * over several of them, and its own gradient insert them at once; MLX 0.32.4's
+ * vmap of that is wrong if the batch is another axis than the first.
+ */
+inline mx::array of_rank(mx::array a, int rank, mx::StreamOrDevice s) {
+  while (static_cast<int>(a.ndim()) < rank) {
+    a = mx::expand_dims(a, 0, s);
+  }
+  return a;
+}
+
 /** Row `index` of an axis; mx::take refuses empty arrays. */
 inline mx::array
 one_of(const mx::array& a, int index, int axis, mx::StreamOrDevice s) {

@@ -11,6 +11,7 @@
 #include "mlxops/bias_base.h"
 #include "mlxops/cross_entropy_rows_second.h"
 #include "mlxops/cross_entropy_rows_vjp.h"
+#include "mlxops/matrix_product.h"
 
 namespace mlxops::second {
 
@@ -56,7 +57,7 @@ inline std::vector<mx::array> linear_cross_entropy(
         mx::expand_dims(counts, -1, s), mx::astype(a, dtype, s), zero, s);
   };
   auto product = [&](const mx::array& a, const mx::array& b) {
-    return mx::matmul(a, mx::transpose(b, s), s);
+    return matrix_product(a, mx::transpose(b, s), s);
   };
   // Over the rows: a^T b.
   auto over_rows = [&](const mx::array& a, const mx::array& b) {
@@ -64,7 +65,7 @@ inline std::vector<mx::array> linear_cross_entropy(
       return m.ndim() == 1 ? mx::expand_dims(m, 0, s)
                            : mx::flatten(m, 0, -2, s);
     };
-    return mx::matmul(mx::transpose(matrix(a), s), matrix(b), s);
+    return matrix_product(mx::transpose(matrix(a), s), matrix(b), s);
   };
   auto x = rows(x_);
   auto weight = mx::astype(weight_, dtype, s);
@@ -73,7 +74,7 @@ inline std::vector<mx::array> linear_cross_entropy(
                               : std::nullopt;
   auto z = product(x, weight);
   if (bias) {
-    auto base = bias_base(*bias, softcap, s);
+    auto base = bias_base(mx::stop_gradient(*bias, s), softcap, s);
     z = mx::add(z, mx::subtract(mx::astype(*bias, dtype, s), base, s), s);
   }
   std::optional<mx::array> direction;
@@ -106,7 +107,7 @@ inline std::vector<mx::array> linear_cross_entropy(
       z_loss,
       all_words,
       s);
-  std::optional<mx::array> to_x = mx::matmul(change[0], weight, s);
+  std::optional<mx::array> to_x = matrix_product(change[0], weight, s);
   std::optional<mx::array> to_weight = over_rows(change[0], x);
   if (of_x || of_weight) {
     auto gradient = cross_entropy_rows_vjp(
@@ -125,7 +126,7 @@ inline std::vector<mx::array> linear_cross_entropy(
         0,
         s);
     if (of_weight) {
-      add(to_x, mx::matmul(gradient, *of_weight, s));
+      add(to_x, matrix_product(gradient, *of_weight, s));
     }
     if (of_x) {
       add(to_weight, over_rows(gradient, *of_x));

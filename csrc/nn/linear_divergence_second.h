@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mlx/mlx.h"
+#include "mlxops/matrix_product.h"
 #include "nn/linear_divergence_blocks.h"
 
 namespace mlxops::blocks {
@@ -28,7 +29,7 @@ inline std::vector<mx::array> divergence_second(
       auto words = blocks.words(layer, 0, layer.weight.shape(0), {});
       auto x = blocks.counted(layer.x, layers.mask);
       return blocks.finished(
-          mx::matmul(x, mx::transpose(words, s), s),
+          matrix_product(x, mx::transpose(words, s), s),
           blocks.relative_bias(layer),
           layer.kind);
     };

@@ -13,6 +13,7 @@
 #include "mlxgen/shapeless.h"
 #include "mlxops/kept.h"
 #include "mlxops/sequence_marks.h"
+#include "nn/composed.h"
 
 namespace mlxops::recurrent {
 
@@ -283,7 +284,7 @@ inline std::vector<mx::array> second_gradients_of_gru(
     auto z = on.sigmoid(sum(1));
     auto gated = on.gate(products, 2, width);
     if (arrays[2]) {
-      gated = on.plus(gated, on.widened(*arrays[2]));
+      gated = on.plus(gated, of_rank(on.widened(*arrays[2]), 3, s));
     }
     auto n =
         mx::tanh(on.plus(on.gate(inputs, 2, width), on.times(r, gated)), s);

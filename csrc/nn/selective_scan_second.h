@@ -41,14 +41,15 @@ inline std::vector<mx::array> second_gradients_of_selective_scan(
   auto rule = [&](const Arrays& given) -> Arrays {
     auto x = taken(given[0]), step = taken(given[1]);
     // The limit of the product of an infinite rate and its decay, 0, is 0.
-    auto rate = mx::maximum(given[2], mx::array(-1e30, given[2].dtype()), s);
+    auto rate = of_rank(
+        mx::maximum(given[2], mx::array(-1e30, given[2].dtype()), s), 4, s);
     auto decay = exp_of(times(column(step, s), rate), s);
     auto added = times(column(times(step, x), s), row(taken(given[3]), s));
     auto states =
         linear_recurrence(decay, added, given[7], cu_seqlens, 1, false, s);
     auto y = mx::sum(times(states, row(taken(given[4]), s)), -1, false, s);
     if (D) {
-      y = mx::add(y, times(given[5], x), s);
+      y = mx::add(y, times(of_rank(given[5], 3, s), x), s);
     }
     if (z) {
       auto gate = taken(given[6]);

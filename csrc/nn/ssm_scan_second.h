@@ -26,7 +26,7 @@ steps_of(const mx::array& a, int first, int end, mx::StreamOrDevice s) {
 /** The terms of ssm_scan's steps, wide and for each head. */
 struct ScanSteps {
   mx::StreamOrDevice s;
-  mx::array rate; // the decay's logarithm, divided by dt
+  mx::array rate; // the decay's logarithm, divided by dt: (1, 1, heads)
   const std::optional<mx::array>& cu_seqlens;
   std::optional<mx::array> marks; // of sequence_marks, one for each step
   std::optional<mx::array> computed; // true for the steps to compute
@@ -37,7 +37,10 @@ struct ScanSteps {
       const std::optional<mx::array>& mask,
       const std::optional<mx::array>& cu_seqlens,
       mx::StreamOrDevice s)
-      : s(s), rate(rate_of(A_log, s)), cu_seqlens(cu_seqlens), computed(mask) {
+      : s(s),
+        rate(of_rank(rate_of(A_log, s), 3, s)),
+        cu_seqlens(cu_seqlens),
+        computed(mask) {
     if (cu_seqlens) {
       marks = marks_of(dt, false);
       auto inside = row(mx::greater(*marks, mx::array(0), s), s);
@@ -77,7 +80,7 @@ struct ScanSteps {
 
   /** B or C of each step, as rows. */
   mx::array of_groups(const mx::array& a) const {
-    int share = rate.shape(0) / a.shape(2);
+    int share = rate.shape(2) / a.shape(2);
     auto wide = taken(a);
     return row(share == 1 ? wide : mx::repeat(wide, share, 2, s), s);
   }
@@ -224,7 +227,10 @@ inline std::vector<mx::array> parts_of_ssm_scan_vjp(
   };
   return {
       mx::astype(
-          mx::add(times(column(dt), of_value), times(column(D), grad), s),
+          mx::add(
+              times(column(dt), of_value),
+              times(column(of_rank(D, 3, s)), grad),
+              s),
           arrays[0].dtype(),
           s),
       over_time(times(column(log_decay), of_log_decay)),

@@ -44,7 +44,7 @@ def _gradients(context: Context, known: Known) -> list[Grad]:
     given, kernels = context.raw.grad, context.form is Form.KERNELS
     arrays = known.arguments.arrays
     if given == "none":
-        return [Grad((p,), GradKind.NONE, "none") for p in arrays]
+        return [_without_gradient(p) for p in arrays]
     texts = given if isinstance(given, dict) else {}
     grads: list[Grad] = []
     seen: set[str] = set()
@@ -59,7 +59,7 @@ def _gradients(context: Context, known: Known) -> list[Grad]:
         missing = []  # they are probably misspelled
     for p in missing:
         if p.integral and (kernels or given is not None):
-            grads.append(Grad((p,), GradKind.NONE, "none (integers)"))
+            grads.append(_of_integers(p))
         elif kernels and context.raw.composite is not None:
             grads.append(Grad((p,), GradKind.COMPOSITE, "of the composite"))
         elif "grad" not in context.left_out and (kernels or given is not None):
@@ -67,6 +67,15 @@ def _gradients(context: Context, known: Known) -> list[Grad]:
             sort = "kernels" if context.raw.composite is None else ""
             context.error("no_gradient", path, sort, key=bool(path), name=p.name)
     return grads
+
+
+def _without_gradient(p: Parameter) -> Grad:
+    return _of_integers(p) if p.integral else Grad((p,), GradKind.NONE, "none")
+
+
+def _of_integers(p: Parameter) -> Grad:
+    """Return a zero: as in MLX, mx.checkpoint asks for the gradients of all arguments."""
+    return Grad((p,), GradKind.ZERO, "zero (integers)")
 
 
 def _arguments(context: Context, arguments: Arguments, key: str, seen: set[str]) -> list[Parameter]:
@@ -106,8 +115,10 @@ def _declared(
     if text != "none" and any(p.integral for p in params):
         name, instead = next(p.name for p in params if p.integral), _without_integers(params, text)
         context.error("gradient_of_integers", path, key=True, name=name, instead=instead)
-    if text in ("none", "zero"):
-        return [Grad((p,), GradKind(text), text) for p in params]
+    if text == "none":
+        return [_without_gradient(p) for p in params]
+    if text == "zero":
+        return [Grad((p,), GradKind.ZERO, text) for p in params]
     names = _gradient_names(context, known)
     cotangents = [f"grad_{name}" for name in context.output_names]
     linear = "`grad`" if len(cotangents) == 1 else " or ".join(f"`{name}`" for name in cotangents)
@@ -214,10 +225,8 @@ def _jvp(
         context.error("elementwise_jvp", ("jvp",))
     if diagonal:  # the Jacobian is its own transpose
         return Jvp.ELEMENTWISE, [(g.params[0], g.expr) for g in formulas if g.expr]
-    smooth = {g.kind for g in grads} - {GradKind.NONE}
-    if smooth <= {GradKind.COMPOSITE} and grads:
-        return Jvp.COMPOSITE if smooth else Jvp.NONE, []
-    return Jvp.VJP, []
+    smooth = {g.kind for g in grads if not g.params[0].integral} - {GradKind.NONE}
+    return (Jvp.COMPOSITE if smooth == {GradKind.COMPOSITE} else Jvp.VJP), []
 
 
 def _check_linear(context: Context, grads: list[Grad]) -> None:

@@ -546,14 +546,18 @@ class View:
 
     @cached_property
     def gradients(self) -> list[tuple[Grad, Parameter, tuple[str, int] | None]]:
-        """All arguments with their gradients, and the position of a joint gradient."""
+        """All arguments with their gradients, and the position of a joint gradient.
+
+        The runtime has zeros for integers, unless no other argument exists.
+        """
         joint = {p.name: (n, i) for n, g in self.joint for i, p in enumerate(g.params)}
-        return [(g, p, joint.get(p.name)) for g in self.grads for p in g.params]
+        every = [(g, p, joint.get(p.name)) for g in self.grads for p in g.params]
+        return [each for each in every if not each[1].integral] or every
 
     @property
     def ends_gradients(self) -> bool:
         """True for an internal gradient op without a gradient, which is once differentiable."""
-        none = all(g.kind is GradKind.NONE for g in self.grads)
+        none = all(g.kind is GradKind.NONE for g, _, _ in self.gradients)
         return none and self.op.entry.internal and "_vjp" in self.op.name
 
     @property

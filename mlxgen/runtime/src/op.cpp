@@ -984,6 +984,10 @@ Arrays gradients(
   out.reserve(argnums.size());
   for (int arg : argnums) {
     const auto& primal = primals[arg];
+    if (!is_inexact(primal.dtype())) {
+      out.push_back(mx::zeros_like(primal, s));
+      continue;
+    }
     auto [argument, value] = naming(op, [&] { return gradient(arg); });
     if (!value) {
       out.push_back(mx::zeros_like(primal, s));

@@ -4,12 +4,32 @@
 
 namespace mlxgen {
 
+namespace {
+
+bool is_inexact(const array& a) {
+  return mx::issubdtype(a.dtype(), mx::inexact);
+}
+
+} // namespace
+
 Arrays OperatorBase::jvp(
     const Arrays& primals,
-    const Arrays& tangents,
-    const std::vector<int>& argnums) {
+    const Arrays& all_tangents,
+    const std::vector<int>& all_argnums) {
   const auto& s = stream();
   auto own = rules();
+  // The tangents of integers and bools are zeros.
+  Arrays tangents;
+  std::vector<int> argnums;
+  for (size_t i = 0; i < all_argnums.size(); ++i) {
+    if (is_inexact(primals[all_argnums[i]])) {
+      argnums.push_back(all_argnums[i]);
+      tangents.push_back(all_tangents[i]);
+    }
+  }
+  if (argnums.empty()) {
+    return zeros_for(again(primals), s);
+  }
   if (own.jvp == Jvp::gradient && own.has_gradient) {
     auto outputs = own.uses_outputs ? again(primals) : Arrays();
     auto term = [&](int arg, size_t i) -> Term {
@@ -45,7 +65,16 @@ Arrays OperatorBase::vjp(
     return gradients(own.op, argnums, primals, gradient, stream());
   }
   if (own.has_composite) {
-    return composite_vjp(forward(), primals, cotangents, argnums);
+    std::vector<int> inexact;
+    for (auto arg : argnums) {
+      if (is_inexact(primals[arg])) {
+        inexact.push_back(arg);
+      }
+    }
+    auto found = composite_vjp(forward(), primals, cotangents, inexact);
+    auto next = found.begin();
+    auto gradient = [&](int) -> Gradient { return {"", *next++}; };
+    return gradients(own.op, argnums, primals, gradient, stream());
   }
   return Primitive::vjp(primals, cotangents, argnums, outputs);
 }

@@ -106,9 +106,11 @@ array batch_first(const array& a, int axis, int rank, mx::StreamOrDevice s) {
     return a;
   }
   auto out = mx::moveaxis(a, axis, 0, s);
-  std::vector<int> added(rank + 1 - out.ndim());
-  std::iota(added.begin(), added.end(), 1);
-  return added.empty() ? out : mx::expand_dims(out, added, s);
+  // One at a time: MLX 0.32.4's vmap of several can be wrong.
+  while (static_cast<int>(out.ndim()) <= rank) {
+    out = mx::expand_dims(out, 1, s);
+  }
+  return out;
 }
 
 /** The first input, broadcast to the common shape of all. */
@@ -302,11 +304,11 @@ class SumTo : public mx::Primitive {
     if (axes[1] >= 0) {
       like = batch_first(like, axes[1], rank, s);
     } else {
-      std::vector<int> added(rank + 1 - own);
-      std::iota(added.begin(), added.end(), 0);
       std::vector<int> rest(rank);
       std::iota(rest.begin(), rest.end(), 1);
-      like = mx::expand_dims(like, added, s);
+      while (static_cast<int>(like.ndim()) <= rank) {
+        like = mx::expand_dims(like, 0, s);
+      }
       like = broadcast(like, {like, shapeless::sum(a, rest, s)}, s);
     }
     std::vector<int> extra(rank - own);

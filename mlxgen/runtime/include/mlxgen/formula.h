@@ -669,6 +669,27 @@ MLXGEN_BINARY(right_shift, mx::array)
 
 #undef MLXGEN_BINARY
 
+inline bool are_bools(const mx::array& a, const mx::array& b) {
+  return a.dtype() == mx::bool_ && b.dtype() == mx::bool_;
+}
+
+// MLX 0.32.4's vmap of bitwise operations is wrong if only one side is mapped;
+// that of the logical ones is right.
+inline mx::array
+bitwise_and(const mx::array& a, const mx::array& b, mx::StreamOrDevice s) {
+  return are_bools(a, b) ? mx::logical_and(a, b, s) : mx::bitwise_and(a, b, s);
+}
+
+inline mx::array
+bitwise_or(const mx::array& a, const mx::array& b, mx::StreamOrDevice s) {
+  return are_bools(a, b) ? mx::logical_or(a, b, s) : mx::bitwise_or(a, b, s);
+}
+
+inline mx::array
+bitwise_xor(const mx::array& a, const mx::array& b, mx::StreamOrDevice s) {
+  return are_bools(a, b) ? mx::not_equal(a, b, s) : mx::bitwise_xor(a, b, s);
+}
+
 template <Number T>
 bool is_two(T value) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -902,6 +923,18 @@ struct Selection {
   }
 };
 
+/**
+ * Insert axes of size 1, in ascending order. MLX 0.32.4's vmap of several at
+ * once is wrong if the batch axis is next to them.
+ */
+inline mx::array
+with_axes(mx::array x, const std::vector<int>& axes, mx::StreamOrDevice s) {
+  for (int axis : axes) {
+    x = mx::expand_dims(x, axis, s);
+  }
+  return x;
+}
+
 /** `x[i, j:k, ..., None]` */
 inline mx::array index(
     const mx::array& x,
@@ -912,7 +945,7 @@ inline mx::array index(
   if (!at.dropped.empty()) {
     out = mx::squeeze(out, at.dropped, s);
   }
-  return at.added.empty() ? out : mx::expand_dims(out, at.added, s);
+  return with_axes(std::move(out), at.added, s);
 }
 
 /** `x[indices]` with an array of integers. */
@@ -934,7 +967,7 @@ mx::array updates(
   auto out = operand(values, x.dtype());
   out = mx::broadcast_to(out, index(x, indices, s).shape(), s);
   Selection at(x, indices);
-  return at.dropped.empty() ? out : mx::expand_dims(out, at.dropped, s);
+  return with_axes(std::move(out), at.dropped, s);
 }
 
 /** Like the above with an array of integers, for mx::scatter_add. */

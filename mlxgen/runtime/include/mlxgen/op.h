@@ -460,7 +460,10 @@ Arrays jvp_from_vjp(
     const char* argument,
     bool of_gradient = false);
 
-/** An identity without a derivative, for such arguments of composites. */
+/**
+ * An identity without a derivative, for such arguments of composites. Integers
+ * and bools have a zero, and need no identity.
+ */
 class NotDifferentiable : public Primitive {
  public:
   NotDifferentiable(Stream stream, const char* op, const char* argument)
@@ -500,6 +503,9 @@ class NotDifferentiable : public Primitive {
 
   static array
   wrap(const array& a, const char* op, const char* argument, StreamOrDevice s) {
+    if (!mx::issubdtype(a.dtype(), mx::inexact)) {
+      return a;
+    }
     return array(
         a.shape(),
         a.dtype(),
@@ -573,7 +579,8 @@ struct Gradient {
 /**
  * Compute the gradients of some inputs, each with `gradient`. Each must have
  * the shape of its input (`broadcast`: of the broadcast input). It is converted
- * to the input's dtype, but no integer becomes a float.
+ * to the input's dtype, but no integer becomes a float. Those of integers and
+ * bools are zeros, because mx.checkpoint asks for the gradients of all inputs.
  */
 Arrays gradients(
     const char* op,

@@ -73,7 +73,7 @@ class EmbeddingBagMax : public mlxgen::Operator<EmbeddingBagMax> {
   }
 
   mlxgen::Gradient gradient(
-      int arg,
+      int,
       const std::vector<mx::array>& primals,
       const std::vector<mx::array>& cotangents,
       const std::vector<mx::array>& outputs,
@@ -82,29 +82,21 @@ class EmbeddingBagMax : public mlxgen::Operator<EmbeddingBagMax> {
     const auto& indices = primals[1];
     auto offsets = has_offsets_ ? std::optional(primals[2]) : std::nullopt;
     const int rows = weight.shape(0);
-    if (arg == 0) {
-      // weight: embedding_bag_weight_vjp(grad_most, indices, offsets, None,
-      // stop_gradient(result_places), rows, False)
-      mlxgen::refuse_shapeless(
-          "embedding_bag_max", "its gradient uses rows as a number");
-      return {
-          "weight",
-          mlxops::embedding_bag_weight_vjp(
-              cotangents[0],
-              indices,
-              offsets,
-              std::nullopt,
-              mx::stop_gradient(outputs[1], s),
-              rows,
-              false,
-              s)};
-    }
-    if (arg == 1) {
-      // indices: none (integers)
-      mlxgen::not_differentiable("embedding_bag_max", "indices");
-    }
-    // offsets: none (integers)
-    mlxgen::not_differentiable("embedding_bag_max", "offsets");
+    // weight: embedding_bag_weight_vjp(grad_most, indices, offsets, None,
+    // stop_gradient(result_places), rows, False)
+    mlxgen::refuse_shapeless(
+        "embedding_bag_max", "its gradient uses rows as a number");
+    return {
+        "weight",
+        mlxops::embedding_bag_weight_vjp(
+            cotangents[0],
+            indices,
+            offsets,
+            std::nullopt,
+            mx::stop_gradient(outputs[1], s),
+            rows,
+            false,
+            s)};
   }
 
   void run_metal(

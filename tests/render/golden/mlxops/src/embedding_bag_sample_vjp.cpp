@@ -81,29 +81,21 @@ class EmbeddingBagSampleVjp : public mlxgen::Operator<EmbeddingBagSampleVjp> {
           mlxops::embedding_bag_sum(
               weight, indices, offsets, cotangents[0], false, s)};
     }
-    if (arg == 1) {
-      // weight: embedding_bag_weight_vjp(cotangent, indices, offsets, grad,
-      // None, rows, False)
-      mlxgen::refuse_shapeless(
-          "embedding_bag_sample_vjp", "its gradient uses rows as a number");
-      return {
-          "weight",
-          mlxops::embedding_bag_weight_vjp(
-              cotangent,
-              indices,
-              offsets,
-              cotangents[0],
-              std::nullopt,
-              rows,
-              false,
-              s)};
-    }
-    if (arg == 2) {
-      // indices: none (integers)
-      mlxgen::not_differentiable("embedding_bag_sample_vjp", "indices");
-    }
-    // offsets: none (integers)
-    mlxgen::not_differentiable("embedding_bag_sample_vjp", "offsets");
+    // weight: embedding_bag_weight_vjp(cotangent, indices, offsets, grad, None,
+    // rows, False)
+    mlxgen::refuse_shapeless(
+        "embedding_bag_sample_vjp", "its gradient uses rows as a number");
+    return {
+        "weight",
+        mlxops::embedding_bag_weight_vjp(
+            cotangent,
+            indices,
+            offsets,
+            cotangents[0],
+            std::nullopt,
+            rows,
+            false,
+            s)};
   }
 
   void run_metal(

@@ -101,13 +101,6 @@ class EmbeddingBagSortedVjp : public mlxgen::Operator<EmbeddingBagSortedVjp> {
         stream())};
   }
 
-  std::vector<mx::array> jvp(
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<int>&) override {
-    mlxgen::not_differentiable("embedding_bag_sorted_vjp", "cotangent");
-  }
-
   mlxgen::Gradient gradient(
       int arg,
       const std::vector<mx::array>&,
@@ -118,25 +111,9 @@ class EmbeddingBagSortedVjp : public mlxgen::Operator<EmbeddingBagSortedVjp> {
       // cotangent: none
       mlxgen::not_differentiable("embedding_bag_sorted_vjp", "cotangent", true);
     }
-    if (arg == 1) {
-      // indices: none
-      mlxgen::not_differentiable("embedding_bag_sorted_vjp", "indices", true);
-    }
-    if (arg == 2) {
-      // order: none
-      mlxgen::not_differentiable("embedding_bag_sorted_vjp", "order", true);
-    }
-    if (has_offsets_ && arg == 3) {
-      // offsets: none
-      mlxgen::not_differentiable("embedding_bag_sorted_vjp", "offsets", true);
-    }
-    if (has_per_sample_weights_ && arg == 3 + has_offsets_) {
-      // per_sample_weights: none
-      mlxgen::not_differentiable(
-          "embedding_bag_sorted_vjp", "per_sample_weights", true);
-    }
-    // places: none
-    mlxgen::not_differentiable("embedding_bag_sorted_vjp", "places", true);
+    // per_sample_weights: none
+    mlxgen::not_differentiable(
+        "embedding_bag_sorted_vjp", "per_sample_weights", true);
   }
 
   void run_metal(

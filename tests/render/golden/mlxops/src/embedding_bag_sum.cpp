@@ -110,20 +110,12 @@ class EmbeddingBagSum : public mlxgen::Operator<EmbeddingBagSum> {
               mean_,
               s)};
     }
-    if (has_per_sample_weights_ && arg == 2 + has_offsets_) {
-      // per_sample_weights: embedding_bag_sample_vjp(grad, weight, indices,
-      // offsets)
-      return {
-          "per_sample_weights",
-          mlxops::embedding_bag_sample_vjp(
-              cotangents[0], weight, indices, offsets, s)};
-    }
-    if (arg == 1) {
-      // indices: none (integers)
-      mlxgen::not_differentiable("embedding_bag_sum", "indices");
-    }
-    // offsets: none (integers)
-    mlxgen::not_differentiable("embedding_bag_sum", "offsets");
+    // per_sample_weights: embedding_bag_sample_vjp(grad, weight, indices,
+    // offsets)
+    return {
+        "per_sample_weights",
+        mlxops::embedding_bag_sample_vjp(
+            cotangents[0], weight, indices, offsets, s)};
   }
 
   void run_metal(

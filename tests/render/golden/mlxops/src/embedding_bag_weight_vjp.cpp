@@ -171,24 +171,12 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
                               : mlxops::embedding_bag_picked(
                                     cotangents[0], indices, *places, s)};
     }
-    if (has_per_sample_weights_ && arg == 2 + has_offsets_) {
-      // per_sample_weights: embedding_bag_sample_vjp(cotangent, grad, indices,
-      // offsets)
-      return {
-          "per_sample_weights",
-          mlxops::embedding_bag_sample_vjp(
-              cotangent, cotangents[0], indices, offsets, s)};
-    }
-    if (arg == 1) {
-      // indices: none (integers)
-      mlxgen::not_differentiable("embedding_bag_weight_vjp", "indices");
-    }
-    if (has_offsets_ && arg == 2) {
-      // offsets: none (integers)
-      mlxgen::not_differentiable("embedding_bag_weight_vjp", "offsets");
-    }
-    // places: none (integers)
-    mlxgen::not_differentiable("embedding_bag_weight_vjp", "places");
+    // per_sample_weights: embedding_bag_sample_vjp(cotangent, grad, indices,
+    // offsets)
+    return {
+        "per_sample_weights",
+        mlxops::embedding_bag_sample_vjp(
+            cotangent, cotangents[0], indices, offsets, s)};
   }
 
  private:

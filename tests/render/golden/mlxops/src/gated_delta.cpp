@@ -153,15 +153,7 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
       if (arg < 5) {
         return {joint_names[arg], joint[arg]};
       }
-      if (has_state_ && arg == 5) {
-        return {"state", joint[5]};
-      }
-      if (has_mask_ && arg == 5 + has_state_) {
-        // mask: none (integers)
-        mlxgen::not_differentiable("gated_delta", "mask");
-      }
-      // cu_seqlens: none (integers)
-      mlxgen::not_differentiable("gated_delta", "cu_seqlens");
+      return {"state", joint[5]};
     };
     return mlxgen::gradients(dispatch.op, argnums, primals, gradient, s);
   }

@@ -222,15 +222,7 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
       if (arg == 5 + has_state_ + has_mask_ + has_cu_seqlens_) {
         return {"grad_y", joint[6]};
       }
-      if (arg == 6 + has_state_ + has_mask_ + has_cu_seqlens_) {
-        return {"grad_last", joint[7]};
-      }
-      if (has_mask_ && arg == 5 + has_state_) {
-        // mask: none (integers)
-        mlxgen::not_differentiable("gated_delta_vjp", "mask");
-      }
-      // cu_seqlens: none (integers)
-      mlxgen::not_differentiable("gated_delta_vjp", "cu_seqlens");
+      return {"grad_last", joint[7]};
     };
     return mlxgen::gradients(dispatch.op, argnums, primals, gradient, s);
   }

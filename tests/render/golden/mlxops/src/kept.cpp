@@ -29,7 +29,7 @@ kept(const mx::array& x, const mx::array& keep, mx::StreamOrDevice s) {
   mlxgen::refuse_shapeless("kept", "its composite has a gradient of its own");
   std::vector<mx::array> inputs;
   inputs.push_back(x);
-  inputs.push_back(mlxgen::NotDifferentiable::wrap(keep, "kept", "keep", s));
+  inputs.push_back(keep);
   auto forward =
       [=](const std::vector<mx::array>& inputs) -> std::vector<mx::array> {
     const auto& x = inputs[0];
@@ -40,13 +40,9 @@ kept(const mx::array& x, const mx::array& keep, mx::StreamOrDevice s) {
                       const std::vector<mx::array>& cotangents,
                       const std::vector<mx::array>&) {
     const auto& keep = primals[1];
-    auto one = [&](int arg) -> mlxgen::Gradient {
-      if (arg == 0) {
-        // x: kept(grad, keep)
-        return {"x", mlxops::kept(cotangents[0], keep, s)};
-      }
-      // keep: none
-      return {"keep"};
+    auto one = [&](int) -> mlxgen::Gradient {
+      // x: kept(grad, keep)
+      return {"x", mlxops::kept(cotangents[0], keep, s)};
     };
     return mlxgen::gradients(
         "kept",

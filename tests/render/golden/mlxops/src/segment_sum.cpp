@@ -82,9 +82,6 @@ class SegmentSum : public mlxgen::Operator<SegmentSum> {
             "x",
             {mlxops::segment_sum(tangents[i], segment_ids, num_segments_, s)}};
       }
-      if (arg == 1) {
-        mlxgen::not_differentiable("segment_sum", "segment_ids");
-      }
       return {};
     };
     return mlxgen::sum_of_terms(
@@ -97,45 +94,41 @@ class SegmentSum : public mlxgen::Operator<SegmentSum> {
   }
 
   mlxgen::Gradient gradient(
-      int arg,
+      int,
       const std::vector<mx::array>& primals,
       const std::vector<mx::array>& cotangents,
       const std::vector<mx::array>&,
       const mx::Stream& s) {
     const auto& segment_ids = primals[1];
-    if (arg == 0) {
-      // x: take(concatenate([grad, zeros([1] + grad.shape[1:], grad.dtype)],
-      // axis=0), where((segment_ids >= 0) & (segment_ids < num_segments),
-      // segment_ids, num_segments), axis=0)
-      mlxgen::refuse_shapeless(
-          "segment_sum", "its gradient uses grad.shape as a number");
-      return {
-          "x",
-          mx::take(
-              mx::concatenate(
-                  std::vector<mx::array>{
-                      cotangents[0],
-                      mx::zeros(
-                          mlxgen::concat(
-                              mx::Shape{1},
-                              mlxgen::slice(cotangents[0].shape(), 1)),
-                          cotangents[0].dtype(),
-                          s)},
-                  0,
-                  s),
-              mlxgen::where(
-                  mx::bitwise_and(
-                      mlxgen::greater_equal(segment_ids, 0, s),
-                      mlxgen::less(segment_ids, num_segments_, s),
-                      s),
-                  segment_ids,
-                  num_segments_,
-                  s),
-              0,
-              s)};
-    }
-    // segment_ids: none (integers)
-    mlxgen::not_differentiable("segment_sum", "segment_ids");
+    // x: take(concatenate([grad, zeros([1] + grad.shape[1:], grad.dtype)],
+    // axis=0), where((segment_ids >= 0) & (segment_ids < num_segments),
+    // segment_ids, num_segments), axis=0)
+    mlxgen::refuse_shapeless(
+        "segment_sum", "its gradient uses grad.shape as a number");
+    return {
+        "x",
+        mx::take(
+            mx::concatenate(
+                std::vector<mx::array>{
+                    cotangents[0],
+                    mx::zeros(
+                        mlxgen::concat(
+                            mx::Shape{1},
+                            mlxgen::slice(cotangents[0].shape(), 1)),
+                        cotangents[0].dtype(),
+                        s)},
+                0,
+                s),
+            mlxgen::where(
+                mlxgen::bitwise_and(
+                    mlxgen::greater_equal(segment_ids, 0, s),
+                    mlxgen::less(segment_ids, num_segments_, s),
+                    s),
+                segment_ids,
+                num_segments_,
+                s),
+            0,
+            s)};
   }
 
  private:

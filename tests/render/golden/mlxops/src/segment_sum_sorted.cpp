@@ -57,29 +57,14 @@ class SegmentSumSorted : public mlxgen::Operator<SegmentSumSorted> {
         inputs[0], inputs[1], inputs[2], num_segments_, stream())};
   }
 
-  std::vector<mx::array> jvp(
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<int>&) override {
-    mlxgen::not_differentiable("segment_sum_sorted", "x");
-  }
-
   mlxgen::Gradient gradient(
-      int arg,
+      int,
       const std::vector<mx::array>&,
       const std::vector<mx::array>&,
       const std::vector<mx::array>&,
       const mx::Stream&) {
-    if (arg == 0) {
-      // x: none
-      mlxgen::not_differentiable("segment_sum_sorted", "x");
-    }
-    if (arg == 1) {
-      // segment_ids: none
-      mlxgen::not_differentiable("segment_sum_sorted", "segment_ids");
-    }
-    // order: none
-    mlxgen::not_differentiable("segment_sum_sorted", "order");
+    // x: none
+    mlxgen::not_differentiable("segment_sum_sorted", "x");
   }
 
   void run_metal(

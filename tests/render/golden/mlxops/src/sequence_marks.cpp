@@ -65,23 +65,12 @@ class SequenceMarks : public mlxgen::Operator<SequenceMarks> {
         inputs[0], inputs[1], axis_, reverse_, stream())};
   }
 
-  std::vector<mx::array> jvp(
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<int>&) override {
-    mlxgen::not_differentiable("sequence_marks", "cu_seqlens");
-  }
-
   mlxgen::Gradient gradient(
-      int arg,
+      int,
       const std::vector<mx::array>&,
       const std::vector<mx::array>&,
       const std::vector<mx::array>&,
       const mx::Stream&) {
-    if (arg == 0) {
-      // cu_seqlens: none
-      mlxgen::not_differentiable("sequence_marks", "cu_seqlens");
-    }
     // like: none
     mlxgen::not_differentiable("sequence_marks", "like");
   }

@@ -88,13 +88,6 @@ class AllTypes : public mlxgen::Operator<AllTypes> {
         stream())};
   }
 
-  std::vector<mx::array> jvp(
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<int>&) override {
-    mlxgen::not_differentiable("all_types", "x");
-  }
-
   mlxgen::Gradient gradient(
       int,
       const std::vector<mx::array>&,

@@ -25,6 +25,7 @@ class Bent : public mlxgen::Elementwise<Bent, 1, 1> {
  public:
   DEFINE_NAME(Bent)
   static const mlxgen::Dispatch dispatch;
+  static constexpr auto kJvp = mlxgen::Jvp::vjp;
 
   Bent(mx::Stream stream, double a) : Elementwise(stream), a_(a) {}
 
@@ -41,13 +42,6 @@ class Bent : public mlxgen::Elementwise<Bent, 1, 1> {
 
   auto metal_attributes() const {
     return std::make_tuple(static_cast<float>(a_));
-  }
-
-  std::vector<mx::array> jvp(
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<int>&) override {
-    mlxgen::not_differentiable("bent", "x");
   }
 
   mlxgen::Gradient gradient(

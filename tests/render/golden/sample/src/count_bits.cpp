@@ -42,13 +42,6 @@ class CountBits : public mlxgen::Operator<CountBits> {
     return {ops::count_bits(inputs[0], stream())};
   }
 
-  std::vector<mx::array> jvp(
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<int>&) override {
-    mlxgen::not_differentiable("count_bits", "x");
-  }
-
   mlxgen::Gradient gradient(
       int,
       const std::vector<mx::array>&,

@@ -51,19 +51,15 @@ class Segments : public mlxgen::Operator<Segments> {
   }
 
   mlxgen::Gradient gradient(
-      int arg,
+      int,
       const std::vector<mx::array>& primals,
       const std::vector<mx::array>& cotangents,
       const std::vector<mx::array>&,
       const mx::Stream& s) {
     const auto& ids = primals[1];
-    if (arg == 0) {
-      // x: grad[ids]
-      mlxgen::refuse_shapeless("segments", "its gradient calls slice");
-      return {"x", mlxgen::index(cotangents[0], ids, s)};
-    }
-    // ids: none (integers)
-    mlxgen::not_differentiable("segments", "ids");
+    // x: grad[ids]
+    mlxgen::refuse_shapeless("segments", "its gradient calls slice");
+    return {"x", mlxgen::index(cotangents[0], ids, s)};
   }
 
   void run_metal(

@@ -20,19 +20,13 @@ class Step : public mlxgen::Elementwise<Step, 1, 1> {
  public:
   DEFINE_NAME(Step)
   static const mlxgen::Dispatch dispatch;
+  static constexpr auto kJvp = mlxgen::Jvp::vjp;
 
   using Elementwise::Elementwise;
 
   template <typename T>
   auto element() const {
     return [](T x, T& to) { to = one::twin(x); };
-  }
-
-  std::vector<mx::array> jvp(
-      const std::vector<mx::array>&,
-      const std::vector<mx::array>&,
-      const std::vector<int>&) override {
-    mlxgen::not_differentiable("step", "x");
   }
 
   mlxgen::Gradient gradient(
