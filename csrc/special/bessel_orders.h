@@ -630,7 +630,7 @@ T k1e_slope(T value) {
   W one = bessel_detail::modified_k1<T, true>(x);
   W y = (one - bessel_detail::modified_k0<T, true>(x)) - one / x;
   y = choose(x < 25, y, hankel_slope<T, 1, 1>(x));
-  return static_cast<T>(choose(x == 0, -math::infinity(), y));
+  return static_cast<T>(choose(one == math::infinity(), -math::infinity(), y));
 }
 
 /** The n-th derivative of e^-|x| I_v(x); at 0 that of I_v(x). */

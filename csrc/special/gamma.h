@@ -1161,9 +1161,10 @@ T poch_slope(T value_x, T value_m) {
   W x = value_x;
   W m = value_m;
   W s = x + m;
-  if (positive || !(x < 0.5f) || math::fabs(s) == math::infinity()) {
+  if (positive || !(x < 0.5f) || (x > 0 && s > 0) ||
+      math::fabs(s) == math::infinity()) {
     W difference = W(digamma_difference<T, positive>(value_x, value_m));
-    if (!positive && s < 0.5f) {
+    if (!positive && s <= 0) {
       difference =
           detail::digamma<T>(x) - W(digamma_of_sum<T>(value_x, value_m));
     }
