@@ -129,6 +129,10 @@ assert empty.shape == (0, 3, 3, 3)
 nothing, most = mx.ones((0, 8, 8, 8, 8)), 2**31 - 1
 assert a.adaptive_avg_pool3d(nothing, [most] * 3).shape == (0, 8, most, most, most)
 mx.eval(a.adaptive_avg_pool3d(nothing, [5, 7, most]))
+hollow, first = mx.ones((2, 0, 4)), mx.array([0])
+for accumulate in (False, True):
+    mx.eval(a.index_put(hollow, [first], mx.array(0.0), accumulate))
+mx.eval(a.index_add(hollow, 0, first, hollow[:1]), a.index_copy(hollow, 0, first, hollow[:1]))
 print("survived")
 """
 
