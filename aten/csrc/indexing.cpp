@@ -86,7 +86,8 @@ mx::array replace(
     const mx::array& updates,
     const std::vector<int>& axes,
     mx::StreamOrDevice s) {
-  return mx::scatter(x, indices, updates, axes, s);
+  // MLX divides by the size of the updates.
+  return updates.size() == 0 ? x : mx::scatter(x, indices, updates, axes, s);
 }
 
 mx::array add(
@@ -95,7 +96,8 @@ mx::array add(
     const mx::array& updates,
     const std::vector<int>& axes,
     mx::StreamOrDevice s) {
-  return mx::scatter_add(x, indices, updates, axes, s);
+  return updates.size() == 0 ? x
+                             : mx::scatter_add(x, indices, updates, axes, s);
 }
 
 mx::array by_slices(
@@ -303,8 +305,8 @@ mx::array index_put_by(
     slices.push_back(indexed ? 1 : x.shape(i));
   }
   updates = mx::reshape(updates, slices, s);
-  return accumulate ? mx::scatter_add(x, found.arrays, updates, found.axes, s)
-                    : mx::scatter(x, found.arrays, updates, found.axes, s);
+  auto scatter = accumulate ? add : replace;
+  return scatter(x, found.arrays, updates, found.axes, s);
 }
 
 } // namespace mlx_aten::functions

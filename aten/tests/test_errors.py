@@ -53,6 +53,16 @@ NONE = mx.zeros((3, 2, 0, 2))
          "scale_grad_by_freq must be False"),
         ("fft_hfft", (X,), {"norm": "best"}, "norm must be backward, ortho or forward"),
         ("gelu", (X,), {"approximate": "erf"}, "approximate must be none or tanh"),
+        ("col2im", (mx.ones((1, 4, 9)), [4, 4], [2, 0], [1, 1], [0, 0], [1, 1]), {},
+         "kernel_size must be positive"),
+        ("mvlgamma", (X, 2**31 - 1), {}, "p must be from 1 to 10000"),
+        ("reflection_pad2d", (X[None], [1000] * 4), {}, "less than the size of the axis"),
+        ("reflection_pad1d_backward", (mx.ones((1, 9)), mx.ones((1, 3)), [3, 3]), {},
+         "less than the size of the axis"),
+        ("special_multigammaln", (X, 0), {}, "p must be from 1 to 10000"),
+        ("topk", (mx.ones((1, 1, 5, 5)), 2, 1), {}, "k must be from 0 to the size of the axis"),
+        ("topk", (X[0, 0], 2), {}, "k must be from 0 to the size of the axis"),
+        ("unflatten", (X, 0, [0, -1]), {}, "sizes must not have both 0 and -1"),
         ("geqrf", (X[0],), {}, "self must have at least 2 axes"),
         ("histc", (X, 0), {}, "bins must be positive"),
         ("histc", (X, 4, 2, 1), {}, "max must not be less than min"),
@@ -116,6 +126,13 @@ mx.eval(a.fractional_max_pool2d(mx.ones((1, 1, 9, 9)), [3, 3], [2, 2], samples))
 images, weight = mx.ones((0, 2, 4, 4)), mx.ones((3, 2, 2, 2))
 empty = a._slow_conv2d_forward(images, weight, [2, 2], None, [1, 1], [0, 0])
 assert empty.shape == (0, 3, 3, 3)
+nothing, most = mx.ones((0, 8, 8, 8, 8)), 2**31 - 1
+assert a.adaptive_avg_pool3d(nothing, [most] * 3).shape == (0, 8, most, most, most)
+mx.eval(a.adaptive_avg_pool3d(nothing, [5, 7, most]))
+hollow, first = mx.ones((2, 0, 4)), mx.array([0])
+for accumulate in (False, True):
+    mx.eval(a.index_put(hollow, [first], mx.array(0.0), accumulate))
+mx.eval(a.index_add(hollow, 0, first, hollow[:1]), a.index_copy(hollow, 0, first, hollow[:1]))
 print("survived")
 """
 

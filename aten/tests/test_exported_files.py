@@ -18,6 +18,7 @@ mx = pytest.importorskip("mlx.core")
 mlx_aten = pytest.importorskip("mlx_aten", reason="mlx_aten is not built")
 
 from archives import FOLDER, MODEL, WEIGHTS, edited, places, set_at  # noqa: E402
+from mlx_aten.exported import arrays  # noqa: E402
 from test_exported import Recorded  # noqa: E402
 
 from_exported, ExportError = mlx_aten.from_exported, mlx_aten.ExportError
@@ -256,6 +257,23 @@ UNUSABLE = {
     "string": (node("aten.mul.Scalar", X, {"as_string": 5}), "expected a string, found 5"),
     "dtype": (node("aten.to.dtype", X, {"as_scalar_type": 99}), "dtype number 99"),
     "word": (node("aten.alias.default", read("x y")), "expected a name, found 'x y'"),
+    "list beyond 32 bits": (
+        node("aten.hsplit.array", X, {"as_ints": [0, 2**40]}),
+        "the argument 'a1', a list with an integer beyond 32 bits",
+    ),
+    "diagonal": (
+        node("aten.diagonal_scatter.default", X, X, number(0), number(0), number(0)),
+        "from aten.diagonal_scatter.default in node 'y'",
+    ),
+    "window": (
+        node("aten.unfold.default", X, number(0), number(2**20), number(1)),
+        "size 1048576 and step 1 leave an axis of size 2",
+    ),
+    "backwards": (node("aten.unfold.default", X, number(0), number(1), number(-2)), "step -2"),
+    "parts": (
+        node("aten.tensor_split.sections", X, number(2**31 - 1)),
+        "the number of parts must be from 1 to 65536, not 2147483647",
+    ),
     "strides": (
         node("aten.as_strided.default", X, {"as_ints": [2]}, {"as_ints": [10**9]}, number(0)),
         r"leave an array of 2 elements, from mlx.as_strided in node 'y'",
@@ -322,6 +340,27 @@ def test_arithmetic_with_sizes_has_bounded_numbers(tmp_path: Path) -> None:
     path = forged(tmp_path / "a.pt2", *nodes)
     with pytest.raises(ExportError, match=r"not a number of 64 bits, from _operator\.mul"):
         from_exported(path)(mx.zeros(2))
+
+
+def test_computed_lists_have_32_bits(tmp_path: Path) -> None:
+    nodes = [
+        node("_operator.mul", number(2**31), number(2**31), out="n"),
+        node("aten.roll.default", X, {"as_sym_ints": [{"as_name": "n"}]}, {"as_ints": [0]}),
+    ]
+    model = from_exported(forged(tmp_path / "a.pt2", *nodes))
+    with pytest.raises(ExportError, match=r"beyond 32 bits, from aten\.roll\.default in node 'y'"):
+        model(mx.zeros(2))
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_diagonal_of_another_length(length: int) -> None:
+    with pytest.raises(ValueError, match=r"src must have the shape of the diagonal, \(2,\)"):
+        arrays.diagonal_scatter(mx.zeros((2, 2)), mx.zeros(length))
+
+
+def test_an_output_size_beyond_the_array() -> None:
+    repeated = arrays.repeat_interleave(mx.array([5, 6]), mx.array([1, 2]), output_size=2**12)
+    assert mx.all(repeated[1:] == 6)
 
 
 def test_long_chains_of_views_end(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import mlx.core as mx
 
 Function = Callable[..., Any]
 
+MOST_PARTS = 2**16  # Parts may be empty, so that the size of the array does not bound them.
+
 
 # Parts and shapes.
 
@@ -42,7 +44,14 @@ def diag_embed(self: mx.array, offset: int = 0, dim1: int = -2, dim2: int = -1) 
 def diagonal_scatter(
     self: mx.array, src: mx.array, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> mx.array:
-    """Return the array with other elements on a diagonal."""
+    """Return the array with other elements on a diagonal.
+
+    Raises:
+        ValueError: `src` has another shape than the diagonal.
+    """
+    shape = mx.diagonal(self, offset, dim1, dim2).shape
+    if src.shape != shape:
+        raise ValueError(f"src must have the shape of the diagonal, {shape}, not {src.shape}")
     dim1, dim2 = dim1 % self.ndim, dim2 % self.ndim
     rest = [axis for axis in range(self.ndim) if axis not in (dim1, dim2)]
     x = self.transpose(*rest, dim1, dim2)
@@ -58,10 +67,16 @@ def diagonal_scatter(
 
 
 def unfold(self: mx.array, dimension: int, size: int, step: int) -> mx.array:
-    """Return windows of an axis; the new last axis has the elements of a window."""
+    """Return windows of an axis; the new last axis has the elements of a window.
+
+    Raises:
+        ValueError: a window is larger than the axis, or the step is not positive.
+    """
     if self.ndim == 0:
         return self.reshape(1)
     axis = dimension % self.ndim
+    if not 0 <= size <= self.shape[axis] or step < 1:
+        raise ValueError(f"size {size} and step {step} leave an axis of size {self.shape[axis]}")
     count = (self.shape[axis] - size) // step + 1
     places = mx.arange(count)[:, None] * step + mx.arange(size)
     windows = mx.take(self, places, axis=axis)
@@ -69,8 +84,14 @@ def unfold(self: mx.array, dimension: int, size: int, step: int) -> mx.array:
 
 
 def tensor_split(self: mx.array, at: int | Sequence[int], dim: int = 0) -> list[mx.array]:
-    """Split into a number of parts, or at indices."""
+    """Split into a number of parts, or at indices.
+
+    Raises:
+        ValueError: the number is not from 1 to `MOST_PARTS`.
+    """
     if isinstance(at, int):
+        if not 0 < at <= MOST_PARTS:
+            raise ValueError(f"the number of parts must be from 1 to {MOST_PARTS}, not {at}")
         n, more = divmod(self.shape[dim], at)
         at = [i * n + min(i, more) for i in range(1, at)]
     return _parts(self, at, dim)
@@ -109,8 +130,11 @@ def repeat_interleave(
 ) -> mx.array:
     """Repeat each element as often as an array tells."""
     self = self.reshape(-1) if dim is None else self
-    repeats = mx.broadcast_to(repeats, (self.shape[dim or 0],))
-    return mx.take(self, _repeated(repeats, output_size), axis=dim or 0)
+    count = self.shape[dim or 0]
+    repeats = mx.broadcast_to(repeats, (count,))
+    # An output_size above the sum of the repeats must not read behind the array.
+    places = mx.minimum(_repeated(repeats, output_size), count - 1)
+    return mx.take(self, places, axis=dim or 0)
 
 
 def trapezoid(y: mx.array, step: float | mx.array = 1, dim: int = -1) -> mx.array:

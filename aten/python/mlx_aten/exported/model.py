@@ -19,7 +19,16 @@ import mlx.nn as nn
 from mlx.utils import tree_unflatten
 
 from .archive import Archive
-from .operators import DROPPED, FUNCTIONS, OWN_ARGUMENTS, WRITES, Find, Function, lookup
+from .operators import (
+    DROPPED,
+    FUNCTIONS,
+    LARGEST,
+    OWN_ARGUMENTS,
+    WRITES,
+    Find,
+    Function,
+    lookup,
+)
 from .program import ExportError, Graph, Input, Leaf, Node, Program, Ref, refs_of, replace_refs
 from .tree import TreeSpec
 
@@ -418,9 +427,18 @@ def _check_arguments(node: Node, file: str) -> None:
             what = f"the argument '{argument.name}', which is not a value"
         elif argument.keyword and not _has(node.target, argument.name):
             what = f"the argument '{argument.name}', which the operator lacks"
+        elif not _are_sizes(argument.value):
+            what = f"the argument '{argument.name}', a list with an integer beyond 32 bits"
         else:
             continue
         raise ExportError(f"{file}: {node.target} in node '{node.name}' has {what}{_where(node)}")
+
+
+def _are_sizes(value: Any) -> bool:
+    """Return whether the integers in a list have 32 bits; functions of MLX abort for others."""
+    return not isinstance(value, list) or all(
+        abs(item) <= LARGEST if type(item) is int else _are_sizes(item) for item in value
+    )
 
 
 @lru_cache(4096)
@@ -479,6 +497,8 @@ def _arguments(inputs: Iterable[Input]) -> Callable[[Values], tuple[list[Any], d
             filled[at] = values[name]
         for at, value in nested:
             filled[at] = replace_refs(value, values.__getitem__)
+            if not _are_sizes(filled[at]):
+                raise ValueError("an argument is a list with an integer beyond 32 bits")
         return filled[:count], dict(zip(keys, filled[count:], strict=True))
 
     return arguments
@@ -488,8 +508,8 @@ def _step(node: Node, function: Function, file: str) -> Step:
     arguments = _arguments(node.inputs)
 
     def step(values: Values) -> None:
-        positional, named = arguments(values)
         try:
+            positional, named = arguments(values)
             _store(values, node.output, function(*positional, **named))
         except Exception as error:
             raise _failure(node, error, file) from error
@@ -511,8 +531,8 @@ def _write_step(node: Node, view: Function, write: Function, file: str) -> Step:
         array, new, at = (
             replace_refs(i.value, values.__getitem__) for i in (source, elements, position)
         )
-        positional, named = arguments(values)
         try:
+            positional, named = arguments(values)
             if direct is not None:
                 result = direct(array, new, *positional, **named)
             else:
