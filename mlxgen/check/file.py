@@ -140,7 +140,10 @@ class _File:
             around.broken.update(self.document.names() - self.entries.keys())
         self._count()
         check_names(self.entries, around.settings, around.sources, self.signature)
-        wanted = [self.context(name) for name in self.entries if only is None or name in only]
+        names = self.entries
+        if only is not None:
+            names = {n: named for n, named in self.entries.items() if named.entry.name in only}
+        wanted = [self.context(name) for name in [*names]]
         path = self.document.path
         ops = [op for context in wanted if context and (op := _operator(context, path))]
         self._check_cycles(ops)
@@ -239,11 +242,12 @@ class _File:
         """
         found: dict[str, Reads] = {}
         for name, named in self.entries.items():
-            if name in self._cyclic or (name in only and name not in valid):
+            resolved = named.entry.name in only  # None if its signature's key is misspelled
+            if name in self._cyclic or (resolved and name not in valid):
                 continue
             asked = named.others.questions if isinstance(named, Context) else ()
             new = {question: _hash(self.answer(question)) for question in asked}
-            found[name] = new if name in only else {**self._reads[name], **new}
+            found[name] = new if resolved else {**self._reads[name], **new}
         return found
 
     def _check_cycles(self, ops: list[Op]) -> None:

@@ -125,3 +125,14 @@ def test_recorded_dependencies(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = both.format("x + mx.random.normal(x.shape)")
     assert edited(both.format("x + x"), draws, "noise") == {"noise", "both"}
     assert edited(both.format("x + x"), both.format("x * 3"), "noise") == {"noise"}
+
+
+def test_misspelled_key_of_the_signature() -> None:
+    """The name of such an entry is known only after its keys were read."""
+    diags = Diagnostics()
+    document = Document.parse(CALLS.replace("- signature", "- signaturee", 1), "ops.yaml", diags)
+    assert document is not None
+    sources = Sources(project.settings(project.YAML), diags, mlx_include())
+    ops, reads = resolve_changed(document, sources, {})
+    assert {op.name for op in ops} == {"four", "other"} == {*reads}
+    assert "MG101" in diags.render_text()
