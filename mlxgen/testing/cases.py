@@ -451,8 +451,12 @@ class Subject:
                 return False
         return True
 
-    def resized(self, arrays: Arrays) -> Arrays | None:
+    def resized(self, arrays: Arrays, anew: bool = False) -> Arrays | None:
         """Return the arrays of a call with other shapes, with valid numbers.
+
+        Args:
+            arrays: Arrays of these shapes.
+            anew: Draw all of them; otherwise keep those in which all numbers are valid.
 
         Returns:
             None if the sample does not describe the numbers for these shapes.
@@ -463,7 +467,7 @@ class Subject:
         is_larger = all(n >= m for s, a in pairs for n, m in zip(a.shape, s.shape, strict=True))
         found = []
         for i, (slot, a) in enumerate(pairs):
-            if slot.is_free:
+            if slot.is_free and not anew:
                 found.append(a)
                 continue
             if not slot.is_known(is_larger):
@@ -675,6 +679,24 @@ def _check_forward(s: Subject) -> None:
             # MLX's exp and similar functions have errors of 1e-7 in float64, too.
             args = s.draw(mx.float64)
             testing.check_forward(s.function, s.reference, args, source=source, rtol=1e-6)
+    if s.has_kernels:
+        _check_other_sizes(s, s.reference, source)
+
+
+def _check_other_sizes(s: Subject, reference: Function, source: str) -> None:
+    """Compare kernels with the composite for other sizes of the named axes: 1 and one more."""
+    names = [slot.arg for slot in s.slots]
+    for what, shaped in named_axes(s.draw(mx.float32), names, s.op.get("axes", {})):
+        given = s.resized(shaped, anew=True)
+        if not (given and s.accepts(given)):
+            continue
+        try:
+            wanted = reference(*given)
+            mx.eval(wanted)
+        except (ValueError, IndexError, ZeroDivisionError):  # the composite lacks such sizes
+            continue
+        got = s.function(*given)
+        testing.require_same(got, wanted, s.function, f"forward, {what}", source, 1e-5)
 
 
 def _check_metal(s: Subject) -> None:

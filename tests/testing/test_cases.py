@@ -386,6 +386,28 @@ def test_dtypes_of_an_operator(package, form, dtypes, expected):
     assert [name for name in FLOATS if s.has_dtype(name)] == expected
 
 
+@pytest.mark.parametrize(
+    ("kernel", "wrong"),
+    [
+        (lambda x: x - x.mean(axis=-1, keepdims=True), None),
+        (lambda x: x if x.shape[1] == 1 else x - x.mean(axis=-1, keepdims=True), "N = 1: out"),
+        (lambda x: x[:, :4] - x.mean(axis=-1, keepdims=True), "N = 5: out has shape"),
+        (lambda x: x[:3] - x[:3].mean(axis=-1, keepdims=True), "B = 4: out has shape"),
+    ],
+)
+def test_kernels_are_compared_for_other_sizes(package, kernel, wrong):
+    """Those of the entry's named axes; elsewhere a kernel may read what it does not have."""
+    composite = "x - mean(x, axis=-1, keepdims=True)"
+    known = op("centers", X, axes={"x": [["B", "N"]]}, composite=composite, elementwise=False)
+    for form in ("kernels", "composite"):
+        s = cases.Subject(package, known | {"form": form}, cases.case(kernel), 0)
+        if wrong and form == "kernels":
+            with pytest.raises(testing.Mismatch, match=rf"forward, {wrong}"):
+                cases.CHECKS["forward"][0](s)
+        else:
+            cases.CHECKS["forward"][0](s)
+
+
 def test_composites_of_internal_operators_are_not_evaluated(package):
     run(package, "forward", "lists")
     tests = cases.make_tests(package, [cases.case(package.hidden)])
