@@ -313,7 +313,9 @@ class _Call:
             for path, given, dtype in drawn:
                 resolved = rule.resolve(dtype)
                 if not (resolved or several):
-                    yield (*path, "dtype"), _why_no_dtype(dtype, rule, context.form)
+                    others = [r for r in arguments.rules if len(r.dtypes) > 1]
+                    sums = context.form is Form.KERNELS and bool(others)
+                    yield (*path, "dtype"), _why_no_dtype(dtype, rule, sums)
                 name, *index = path
                 extents[path] = _extents(given)
                 facts = ArrayFacts(extents[path], None if several else resolved)
@@ -371,13 +373,16 @@ class _Call:
                 yield (), f"an output has {count:,} elements, but at most {LARGEST:,} are allowed"
 
 
-def _why_no_dtype(dtype: str, rule: DtypeRule, form: Form) -> str:
-    """Return the problem of a dtype that an argument does not accept."""
+def _why_no_dtype(dtype: str, rule: DtypeRule, sums: bool) -> str:
+    """Return the problem of a dtype that an argument does not accept.
+
+    ``sums`` is true if the argument's dtype could be `accumulator`.
+    """
     known, name = ", ".join(rule.dtypes), rule.params[0].name
     also = ""
     if dtype == "float64" and known == "float32":
         also = f"; remove the dtype, or write `dtypes: {{{name}: floating}}`"
-        if form is Form.KERNELS:
+        if sums:
             also += ", or `accumulator`, which is float64 next to float64 arrays"
     return f"{dtype} is not one of its dtypes ({known}){also}"
 

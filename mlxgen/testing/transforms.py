@@ -200,10 +200,18 @@ def check_checkpoint(
     fn: Callable[..., Any],
     args: Sequence[mx.array],
     argnums: Sequence[int],
+    inside: Sequence[int] | None = None,
     *,
     rtol: float = 1e-5,
 ) -> None:
     """Compare the vjp under ``mx.checkpoint`` with the plain one.
+
+    Args:
+        fn: Takes arrays, returns an array or several.
+        args: Its arguments.
+        argnums: The arguments to differentiate.
+        inside: The arguments of the checkpoint, which MLX differentiates all; by default, the same.
+        rtol: Tolerance.
 
     Raises:
         AssertionError: A gradient differs.
@@ -211,10 +219,11 @@ def check_checkpoint(
     __tracebackhide__ = True
     whole = Function.of(fn, len(args))
 
+    within = argnums if inside is None else inside
+
     def again(*values: mx.array) -> Arrays:
-        # MLX differentiates a checkpoint in all its arguments: the others stay outside.
-        inside = mx.checkpoint(lambda *v: whole(*replaced(values, argnums, v)))
-        return list(inside(*(values[i] for i in argnums)))
+        checkpoint = mx.checkpoint(lambda *v: whole(*replaced(values, within, v)))
+        return list(checkpoint(*(values[i] for i in within)))
 
     given = [*args, *(mx.ones_like(out) for out in whole(*args))]
     under = pullback(Function(again, whole.op, whole.args, whole.outputs), args, argnums)

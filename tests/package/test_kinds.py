@@ -40,6 +40,10 @@ YAML = """
   signature: "present(Tensor?[] arrays) -> Tensor"
   composite: sum([a for a in arrays if a is not None]) + len(arrays)
   samples: [{arrays: [{}, null, {low: 1}]}, {arrays: [{shape: [2]}]}]
+- name: kept
+  signature: "kept(x: array, mask: array) -> array"
+  composite: where(mask, x, 0.0)
+  samples: {mask: {dtype: bool, low: 0, high: 1}}
 - name: all_present
   signature: "all_present(Tensor x, Tensor?[] arrays) -> Tensor"
   composite: present(arrays) * x
@@ -157,6 +161,15 @@ def test_lists_of_floats_bools_and_arrays(ops) -> None:
     assert ops.all_present(x, [x, None]).tolist() == [3.0, 8.0]
     with pytest.raises(TypeError, match=r"arrays: Sequence\[array \| None\]"):
         ops.present(["a"])
+
+
+def test_where_of_a_number_in_a_shapeless_graph(ops) -> None:
+    """A size of the first call is none of later ones, also in the gradient."""
+    gradient = mx.grad(lambda x, mask: (3 * ops.kept(x, mask)).sum())
+    compiled = mx.compile(gradient, shapeless=True)
+    for n in (4, 5, 1):
+        x = mx.arange(1.0, n + 1)
+        assert compiled(x, x > 2).tolist() == gradient(x, x > 2).tolist() == (3 * (x > 2)).tolist()
 
 
 def test_checks(ops) -> None:

@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import sys
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
@@ -146,6 +147,9 @@ OPS = [
 ]
 
 
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
@@ -181,7 +185,7 @@ def test_defaults_of_arrays_are_used(package):
 
     known = op("shifted", X, arg("low", default="300", value=300))
     wrong = cases.Subject(package, known, cases.case(shifted), 0)
-    assert wrong.defaults == ["low"] and "sample" in cases.CHECKS
+    assert wrong.numbers == ["low"] and "sample" in cases.CHECKS
     with pytest.raises(AssertionError, match="cannot be used"):
         cases.CHECKS["sample"][0](wrong)
     right = cases.Subject(package, known, cases.case(lambda x, low=3: x + low), 0)
@@ -337,6 +341,71 @@ def test_infinite_outputs(package, composite):
         else:
             with pytest.raises(testing.Mismatch, match="all are 2 times the expected values"):
                 cases.CHECKS["vjp"][0](s)
+
+
+def test_a_checkpoint_differentiates_integers_too(package):
+    """mx.checkpoint asks for all gradients: those of integers and bools are zeros."""
+    sample = {"x": {"shape": [3]}, "ids": {"values": [0, 2], "dtype": "int32"}}
+    known = op("picks", X, arg("ids", dtype="int32"), grad={"ids": "zero (integers)"})
+    for pulled in (mx.zeros_like, None):
+
+        @mx.custom_function
+        def picks(x, ids):
+            return x * ids.sum()
+
+        @picks.vjp
+        def _(primals, cotangent, _, pulled=pulled):
+            if pulled is None:
+                raise ValueError("[picks] no gradient of ids")
+            return cotangent * primals[1].sum(), pulled(primals[1])
+
+        function = partial(lambda f, x, ids: f(x, ids), picks)
+        s = cases.Subject(package, known, cases.case(function, sample), 0)
+        s.differentiable = [0]
+        if pulled is not None:
+            cases.CHECKS["checkpoint"][0](s)
+            cases.CHECKS["vjp"][0](s)
+        else:
+            with pytest.raises(ValueError, match="no gradient of ids"):
+                cases.CHECKS["checkpoint"][0](s)
+
+
+@pytest.mark.parametrize(
+    ("form", "dtypes", "expected"),
+    [
+        ("composite", ["float32"], ["float32"]),  # gets arrays as they are
+        ("kernels", ["float32"], FLOATS),  # gets converted arrays
+        ("composite", ["float32", "float64"], ["float32", "float64"]),
+        ("kernels", ["float32", "float64"], ["float32", "float64"]),
+        ("composite", None, FLOATS),
+    ],
+)
+def test_dtypes_of_an_operator(package, form, dtypes, expected):
+    known = op("whole", X, form=form, dtypes={"x": dtypes} if dtypes else {})
+    s = cases.Subject(package, known, cases.case(package.whole), 0)
+    assert [name for name in FLOATS if s.has_dtype(name)] == expected
+
+
+@pytest.mark.parametrize(
+    ("kernel", "wrong"),
+    [
+        (lambda x: x - x.mean(axis=-1, keepdims=True), None),
+        (lambda x: x if x.shape[1] == 1 else x - x.mean(axis=-1, keepdims=True), "N = 1: out"),
+        (lambda x: x[:, :4] - x.mean(axis=-1, keepdims=True), "N = 5: out has shape"),
+        (lambda x: x[:3] - x[:3].mean(axis=-1, keepdims=True), "B = 4: out has shape"),
+    ],
+)
+def test_kernels_are_compared_for_other_sizes(package, kernel, wrong):
+    """Those of the entry's named axes; elsewhere a kernel may read what it does not have."""
+    composite = "x - mean(x, axis=-1, keepdims=True)"
+    known = op("centers", X, axes={"x": [["B", "N"]]}, composite=composite, elementwise=False)
+    for form in ("kernels", "composite"):
+        s = cases.Subject(package, known | {"form": form}, cases.case(kernel), 0)
+        if wrong and form == "kernels":
+            with pytest.raises(testing.Mismatch, match=rf"forward, {wrong}"):
+                cases.CHECKS["forward"][0](s)
+        else:
+            cases.CHECKS["forward"][0](s)
 
 
 def test_composites_of_internal_operators_are_not_evaluated(package):

@@ -166,3 +166,6 @@ void masked(mlxgen::In<T> x, int mask_mode, mlxgen::In<T> mask, double fill, mlx
     out[i] = mask_mode == 1 ? static_cast<T>(fill) : mask ? x[i] * mask[i] : x[i];
   }
 }
+
+template <typename T>
+void view_state(mlxgen::In<T> x, mlxgen::In<float> state, mlxgen::Out<T> out) {}
