@@ -32,7 +32,7 @@ ONCE = {
 }
 # MLX's matmul has a wrong vmap of its jvp, and these operators are made of it: the reference says
 # so, or their second derivatives do in addition.
-PRODUCTS = {"linalg.multi_dot"}
+PRODUCTS = {"linalg.multi_dot", "linalg.lstsq"}
 RECURRENT = {f"nn.{name}" for name in ("gated_delta", "gated_linear_attention", "gru", "lstm")}
 RECURRENT |= {"nn.wkv6", "nn.wkv7"}
 
@@ -167,8 +167,8 @@ def tolerance(subject):
 
 def is_declared(name, error):
     """Return true for the error of a gradient that is once differentiable."""
-    path = name.rpartition("-")[0]
-    return path in ONCE and f"[{ONCE[path]}" in str(error) and "ifferentiable" in str(error)
+    op = subjects()[name].op["name"]
+    return op in ONCE and f"[{ONCE[op]}" in str(error) and "ifferentiable" in str(error)
 
 
 def second_derivatives(name, transforms, given):
@@ -192,6 +192,8 @@ def test_orders(name):
     with mx.stream(mx.cpu):
         ((args, tangents),) = values_of(subject)
         transforms = Transforms(subject)
+        if not transforms.plain(*args):
+            pytest.skip("no floating output")
         found = second_derivatives(name, transforms, [*args, *tangents])
         twice = found.pop("forward_over_forward", None)
         if not found:
@@ -237,6 +239,8 @@ def test_vmap(name):
     with mx.stream(mx.cpu):
         rows = values_of(subject, BATCH)
         transforms = Transforms(subject)
+        if not transforms.plain(*rows[0][0]):
+            pytest.skip("no floating output")
         orders = [*FIRST, *SECOND]
         if path in PRODUCTS:
             orders = ["gradient", "reverse_over_reverse"]

@@ -357,6 +357,17 @@ class ToInt32 : public Primitive, public RowContiguousOutputs {
   void eval_gpu(const Arrays&, Arrays&) override {
     throw std::logic_error("[ToInt32] The GPU uses MLX's own primitives.");
   }
+  Arrays jvp(const Arrays& primals, const Arrays&, const std::vector<int>&)
+      override {
+    return {mx::zeros(primals[0].shape(), mx::int32, stream())};
+  }
+  Arrays vjp(
+      const Arrays& primals,
+      const Arrays&,
+      const std::vector<int>&,
+      const Arrays&) override {
+    return {mx::zeros_like(primals[0], stream())};
+  }
   std::pair<Arrays, std::vector<int>> vmap(
       const Arrays& inputs,
       const std::vector<int>& axes) override {
