@@ -13,7 +13,7 @@ import mlxops.examples
 
 CASES = [
     case(mlxops.sincos, {}),
-    case(mlxops.segment_sum, {'x': {'shape': [8, 3]}, 'segment_ids': {'values': [0, 2, 3, 2, 5, -2, 4, 0], 'dtype': 'int32'}, 'num_segments': 4}),
+    case(mlxops.segment_sum, {'x': {'shape': [8, 3]}, 'segment_ids': {'high': 5, 'values': [0, 2, 3, 2, 5, -2, 4, 0], 'dtype': 'int32', 'bounds': {'high': 'num_segments + 1'}}, 'num_segments': 4}),
     case(mlxops.block_diag, {'arrays': [{'shape': [2, 3]}, {'shape': [1, 1]}, {'shape': [4]}, {'shape': []}]}),
     case(mlxops.special.lgamma, {'x': {'low': 0.1, 'high': 6}}),
     case(mlxops.special.lgamma, {'x': {'low': 6, 'high': 30}}),
@@ -23,10 +23,10 @@ CASES = [
     case(mlxops.special.digamma, {'x': {'values': [-0.5, -1.3, -2.7, -4.4, -7.25]}}),
     case(mlxops.nn.gated_delta, {'q': {'shape': [2, 5, 1, 3]}, 'k': {'shape': [2, 5, 1, 3]}, 'v': {'shape': [2, 5, 2, 4]}, 'g': {'shape': [2, 5, 2], 'low': 0.5, 'high': 1.0}, 'beta': {'shape': [2, 5, 2], 'low': 0, 'high': 1.0}, 'state': None, 'mask': None}),
     case(mlxops.nn.gated_delta, {'q': {'shape': [1, 6, 2, 5]}, 'k': {'shape': [1, 6, 2, 5]}, 'v': {'shape': [1, 6, 2, 3]}, 'g': {'shape': [1, 6, 2, 5], 'low': 0.5, 'high': 1.0}, 'beta': {'shape': [1, 6, 2], 'low': 0, 'high': 1.0}, 'state': {'shape': [1, 2, 3, 5]}, 'mask': {'values': [[False, True, True, False, True, True]], 'dtype': 'bool_'}}),
-    case(mlxops.nn.gated_delta, {'q': {'shape': [1, 6, 1, 3]}, 'k': {'shape': [1, 6, 1, 3]}, 'v': {'shape': [1, 6, 1, 2]}, 'g': {'shape': [1, 6, 1], 'low': 0.5, 'high': 1.0}, 'beta': {'shape': [1, 6, 1], 'low': 0, 'high': 1.0}, 'state': {'shape': [1, 1, 2, 3]}, 'cu_seqlens': {'values': [1, 3, 5]}}),
-    case(mlxops.nn.embedding_bag, {'weight': {'shape': [5, 3]}, 'indices': {'values': [[0, 2], [4, 4], [2, 1]], 'dtype': 'int32'}}),
-    case(mlxops.nn.embedding_bag, {'weight': {'shape': [5, 6]}, 'indices': {'values': [0, 2, 4, 4, 2, 7], 'dtype': 'int32'}, 'offsets': {'values': [0, 2, 2, 5], 'dtype': 'int32'}, 'per_sample_weights': {'shape': [6]}, 'mode': 'sum'}),
-    case(mlxops.nn.embedding_bag, {'weight': {'values': [[0.5, 1.0], [-2.0, 3.0], [4.0, 0.25]]}, 'indices': {'values': [[0, 2], [1, 1], [2, 1]], 'dtype': 'int32'}, 'mode': 'max'}),
+    case(mlxops.nn.gated_delta, {'q': {'shape': [1, 6, 1, 3]}, 'k': {'shape': [1, 6, 1, 3]}, 'v': {'shape': [1, 6, 1, 2]}, 'g': {'shape': [1, 6, 1], 'low': 0.5, 'high': 1.0}, 'beta': {'shape': [1, 6, 1], 'low': 0, 'high': 1.0}, 'state': {'shape': [1, 1, 2, 3]}, 'cu_seqlens': {'low': 0, 'high': 6, 'values': [1, 3, 5], 'sorted': True, 'bounds': {'high': 'T'}}}),
+    case(mlxops.nn.embedding_bag, {'weight': {'shape': [5, 3]}, 'indices': {'low': 0, 'high': 4, 'values': [[0, 2], [4, 4], [2, 1]], 'dtype': 'int32', 'bounds': {'high': 'weight.shape[0] - 1'}}}),
+    case(mlxops.nn.embedding_bag, {'weight': {'shape': [5, 6]}, 'indices': {'low': 0, 'high': 7, 'values': [0, 2, 4, 4, 2, 7], 'dtype': 'int32', 'bounds': {'high': 'weight.shape[0] + 2'}}, 'offsets': {'low': 0, 'high': 6, 'values': [0, 2, 2, 5], 'dtype': 'int32', 'bounds': {'high': 'indices.size'}}, 'per_sample_weights': {'shape': [6]}, 'mode': 'sum'}),
+    case(mlxops.nn.embedding_bag, {'weight': {'values': [[0.5, 1.0], [-2.0, 3.0], [4.0, 0.25]]}, 'indices': {'low': 0, 'high': 2, 'values': [[0, 2], [1, 1], [2, 1]], 'dtype': 'int32', 'bounds': {'high': 'weight.shape[0] - 1'}}, 'mode': 'max'}),
     case(mlxops.examples.axpby, {'x': {'shape': [3, 4]}, 'y': {'shape': [4]}, 'alpha': 1.5, 'beta': -0.5}),
 ]
 
