@@ -48,6 +48,7 @@ def check_batch(context: Context, arguments: Arguments) -> None:
     formula = _Formula(context, arguments.arrays)
     for path, text, allowed in _formulas(context):
         formula.in_launch = path[0] == "dispatch"
+        formula.kinds.clear()
         try:
             tree = context.expanded(text)
             kind = formula.kind(tree)
@@ -96,6 +97,7 @@ class _Formula:
         self.optional = {p.name for p in arrays if p.type.optional}
         self.lengths = context.axes.lengths
         self.in_launch = False
+        self.kinds: dict[ast.expr, str] = {}  # of the parts of one formula, which may share parts
         # The minimum rank of each array.
         self.ranks: defaultdict[str, int] = defaultdict(int)
         for name, several in context.axes.of.items():
@@ -111,6 +113,11 @@ class _Formula:
 
     def kind(self, node: ast.expr) -> str:
         """Return how the value of a part changes with a batch."""
+        if node not in self.kinds:
+            self.kinds[node] = self._kind(node)
+        return self.kinds[node]
+
+    def _kind(self, node: ast.expr) -> str:
         match node:
             case ast.Name(name):
                 if name in self.lengths and name not in self.names:

@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 class Others:
-    """What formulas and checks of the entry ``own`` ask about the other entries."""
+    """The questions of formulas and checks of the entry ``own`` about the other entries."""
 
     def __init__(self, own: str, ask: Callable[[Question], Any]) -> None:
         self.own, self._ask = own, ask

@@ -14,6 +14,8 @@ from .explain import Wrong
 from .source import parsed
 
 MOST = 20_000  # nodes of a formula with all `let`s inserted
+DEEPEST = 100  # levels of such a formula; Python prints and copies trees by recursion
+_LOOP = 30  # levels that a loop counts for, as the samples run loops: at most three are nested
 
 
 def words(tree: ast.expr) -> frozenset[str]:
@@ -27,8 +29,16 @@ def size(tree: ast.expr, sizes: Mapping[str, int]) -> int:
     return sum(sizes.get(node.id, 1) if isinstance(node, ast.Name) else 1 for node in nodes)
 
 
+def depth(tree: ast.AST, depths: Mapping[str, int]) -> int:
+    """Return the number of levels of a formula, given the depths of the `let`s that it uses."""
+    if isinstance(tree, ast.Name):
+        return depths.get(tree.id, 1)
+    levels = _LOOP if isinstance(tree, ast.GeneratorExp | ast.ListComp) else 1
+    return levels + max((depth(child, depths) for child in ast.iter_child_nodes(tree)), default=0)
+
+
 def expanded(text: str, lets: Mapping[str, str]) -> ast.expr:
-    """Return a formula with the `let`s inserted; as it is if that is huge or a `let` is invalid.
+    """Return a formula with the `let`s inserted; as it is if that is too large, or one is invalid.
 
     Raises:
         Wrong, RecursionError: The formula is invalid.
@@ -37,13 +47,13 @@ def expanded(text: str, lets: Mapping[str, str]) -> ast.expr:
     if not lets or lets.keys().isdisjoint(words(tree)):
         return tree
     try:
-        trees, sizes = dict[str, ast.expr](), dict[str, int]()
+        trees, sizes, depths = dict[str, ast.expr](), dict[str, int](), dict[str, int]()
         for name, let in lets.items():
-            if (count := size(parsed(let), sizes)) > MOST:
+            sizes[name], depths[name] = size(parsed(let), sizes), depth(parsed(let), depths)
+            if sizes[name] > MOST or depths[name] > DEEPEST:
                 return tree
-            sizes[name] = count
             trees[name] = Insert(trees).visit(copy.deepcopy(parsed(let)))
-        if size(tree, sizes) > MOST:
+        if size(tree, sizes) > MOST or depth(tree, depths) > DEEPEST:
             return tree
         inserted: ast.expr = Insert(trees).visit(copy.deepcopy(tree))
         return inserted

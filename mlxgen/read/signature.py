@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import takewhile
 from typing import Literal
 
 from ..diagnostics import Guess
@@ -20,6 +21,7 @@ Spelling = Literal["any", "cpp", "python"]
 
 _DEMANDED = {"cpp": CPP, "python": PYTHON}
 _MOST = 100
+_STREAM = re.compile(r"(?:\w+(?:::|\.))*Stream(?:OrDevice)?")  # MLX's types of streams
 _NAMELESS = [name for name in "abcdefghijklmnopqrstuvwxyz" if name not in RESERVED]
 
 
@@ -170,9 +172,10 @@ class _Parser(Types):
         """Parse an argument with its type, name and default; return None for a stream."""
         begin, grammar = self.i, self.grammar
         word, following = self.tokens[begin : begin + 2]
-        here = self.tokens[begin : begin + 3]
-        if word == "stream" or any(token.endswith("StreamOrDevice") for token in here):
-            if "Stream" in self.skip():
+        at = begin + (2 if grammar is PYTHON else word == "const")  # the type
+        if word == "stream" or "".join(self.tokens[at : at + 1]).endswith("StreamOrDevice"):
+            self.skip()
+            if any(map(_STREAM.fullmatch, takewhile("=".__ne__, self.tokens[at : self.i]))):
                 return None
             self.i = begin
         beside = following not in (",", "=", ")") and NAMESPACE.sub("", word) in TYPE_WORDS

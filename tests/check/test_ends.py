@@ -113,6 +113,20 @@ def test_anchors(tmp_path: Path) -> None:
         assert not checked(text, tmp_path)[1].ok, text
 
 
+@pytest.mark.parametrize(
+    ("step", "count"),
+    [("{} + 1", 30), ("{} + 1", 990), ("[{}][0]", 300), ("sum(({} for _ in [1, 2]))", 30)],
+)
+def test_chains_of_lets(step: str, count: int, tmp_path: Path) -> None:
+    lets = "".join(f"    a{i}: '{step.format(f'a{i - 1}')}'\n" for i in range(1, count))
+    text = f"  let:\n    a0: x + n\n{lets}  composite: a{count - 1}\n"
+    shape = f"  let:\n    a0: n\n{lets}  dispatch: {{cpu: f}}\n  shape: '[a{count - 1}]'\n"
+    for entry in (text, shape + "  vmap: batch\n  grad: none\n"):
+        _, diags = checked(ENTRY + entry, tmp_path)
+        codes = {item.code for item in diags.sorted()}
+        assert codes <= {"MG310", "MG318", "MG411", "MG502"}, codes
+
+
 HEAVY = {
     "axis": ARRAY + "  axes: {x: A " + "1//(" * 40 + "A" + ")" * 40 + "}",
     "blank lines": "x:\n  y: 1" + "\n" * 60 + "  z: 1\n",

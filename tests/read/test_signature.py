@@ -210,6 +210,27 @@ def test_keyword_only_arguments():
     assert positional.python() == "f(x: array) -> array"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f(x: array, StreamOrDevice: float) -> array",
+        "f(x: array, StreamOrDevice: array, Stream: int = 1) -> array",
+        "array f(const array& x, float StreamOrDevice)",
+        "array f(const array& x, const array& StreamOrDevice)",
+        "f(Tensor x, float StreamOrDevice=1) -> Tensor",
+        'f(x: array, mode: Literal["StreamOrDevice"] = "StreamOrDevice") -> array',
+    ],
+)
+def test_arguments_called_as_the_type_of_streams(text):
+    assert len(parse(text).args) == text.count(",") + 1
+
+
+@pytest.mark.parametrize("type", ["float", "str = 'Stream'", 'Literal["Stream"]', "int = Stream"])
+def test_streams_of_other_types(type):
+    with pytest.raises(AssertionError, match="MG208"):
+        parse(f"f(x: array, stream: {type}) -> array")
+
+
 def test_positional_only_arguments():
     signature = parse("f(x: array, n: int = 1, /, a: float = 2, *, b: float) -> array")
     assert [arg.pos_only for arg in signature.args] == [True, True, False, False]
@@ -409,7 +430,7 @@ def test_an_array_or_a_string_is_two_arguments():
     text = 'f(x: array, m: array | Literal["a"] = "a", *, m_mode: float = 1) -> (m_mode_arg: array)'
     signature = parse(text)
     mode, array = signature.args[1:3]
-    assert [arg.name for arg in signature.args] == ["x", "m_mode_arg_arg", "m", "m_mode"]
+    assert [arg.name for arg in signature.args] == ["x", "arg_m_mode", "m", "m_mode"]
     assert [arg.name for arg in signature.declared] == ["x", "m", "m_mode"]
     assert mode.type == Type(Kind.ENUM, optional=True, choices=("a",)) and mode.mode_of == "m"
     assert array.type == Type(Kind.ARRAY, optional=True) and not array.mode_of

@@ -341,8 +341,8 @@ def test_files_that_would_be_read_without_end(text, code):
 
 
 def test_chains_of_merges():
-    document, diags = parse(merges(400))
-    assert diags.ok and len(document.entries[-1].data) == 401
+    document, diags = parse(merges(380))
+    assert diags.ok and len(document.entries[-1].data) == 381
 
 
 def test_files_that_are_too_large(tmp_path):

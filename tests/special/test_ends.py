@@ -183,7 +183,7 @@ def test_limits(name, point, orders, wanted):
 
 
 def test_large_arguments_of_orders():
-    """The continued fraction of K_v is inaccurate from 1e16 on."""
+    """The continued fraction of K_v loses accuracy from 1e16 on."""
     x = np.geomspace(1e9, 1e19, 500)
     for v in (0.0, 0.3, 0.5, 1.0, 2.7):
         points = np.stack([np.full_like(x, v), x], axis=1)
