@@ -43,7 +43,9 @@ tests use fewer of the same points.
   in float32 (incomplete functions: 2e-6 and 1e-4), unless the derivative has a zero nearby: then
   its error is that of its canceling terms. `tests/special/test_derivatives.py` and `test_ends.py`
   compare them with mpmath, also at the ends of the range, and scan all exponents for NaN. Second
-  derivatives are NaN at poles that cancel in `beta` and `poch`.
+  derivatives are NaN at poles that cancel in `beta` and `poch`, and lose digits for `beta` close to
+  a pole. The second derivative of `inv_boxcox` and `inv_boxcox1p` by `lmbda` may be infinite or NaN
+  for large `abs(y)`. Derivatives are not part of the tables below.
 - **SciPy** is the error of the same function in the same dtype at the same points. *wrong* marks,
   for example, an infinity where the result is finite; *none* marks a function that SciPy lacks.
 

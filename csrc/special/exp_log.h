@@ -237,6 +237,23 @@ inline double wide_log1p(double x) {
   return x == 0 ? x : y;
 }
 
+/** log(1 + x y), also if x y is out of range. */
+template <typename T>
+inline double wide_log1p_of_product(double x, double y) {
+  double product = x * y;
+  if constexpr (sizeof(T) == 4) {
+    return wide_log1p<T>(product);
+  }
+  bool large = product == mlxgen::math::infinity();
+  double scale = choose(large, 0x1p-512, 1);
+  double one = choose(large, 0, 1);
+  product = (x * scale) * (y * scale);
+  bool small = product < one;
+  const auto& log_2 = for_double::log_2_parts;
+  return wide_log_of_sum<T>(small ? one : product, small ? product : one) +
+      choose(large, 1024 * (log_2[0] + log_2[1]), 0);
+}
+
 /** The number that was scaled; the exponent of a moderate one is below 2000. */
 template <bool moderate = false>
 inline double unscaled(Scaled<double> y) {
@@ -367,6 +384,19 @@ inline mlxgen::twofold wide_log1mexp(mlxgen::twofold x) {
 template <typename T>
 inline mlxgen::twofold wide_log1p(mlxgen::twofold x) {
   return mlxgen::math::log1p(x);
+}
+
+template <typename T>
+inline mlxgen::twofold wide_log1p_of_product(
+    mlxgen::twofold x,
+    mlxgen::twofold y) {
+  mlxgen::twofold product = x * y;
+  if (product == mlxgen::math::infinity()) {
+    constexpr float scale = 5.42101086e-20f; // 2^-64
+    return mlxgen::math::log((x * scale) * (y * scale)) +
+        128 * mlxgen::twofold(0.693147182f, -1.90465421e-09f);
+  }
+  return mlxgen::math::log1p(product);
 }
 
 template <bool moderate = false>

@@ -81,6 +81,20 @@ inline mlxgen::wide<T> sine_over_pi(mlxgen::wide<T> x) {
   return halved == math::rint(halved) ? W(y) : -y;
 }
 
+/** sin(pi (x + y)) / pi, also if x + y is rounded; 0 for infinite numbers. */
+template <typename T>
+inline mlxgen::wide<T> sine_of_sum(mlxgen::wide<T> x, mlxgen::wide<T> y) {
+  using W = mlxgen::wide<T>;
+  W whole_x = math::rint(x);
+  W whole_y = math::rint(y);
+  W sine = sine_over_pi<T>((x - whole_x) + (y - whole_y));
+  W half_x = 0.5f * whole_x;
+  W half_y = 0.5f * whole_y;
+  bool even = (half_x == math::rint(half_x)) == (half_y == math::rint(half_y));
+  sine = choose(even, sine, -sine);
+  return choose(sine == sine, sine, W(0));
+}
+
 } // namespace detail
 
 namespace in_float {
@@ -355,9 +369,13 @@ inline W divided_difference(MLXGEN_IN_CONSTANT const C (&c)[N], W x, W y) {
 template <typename T, bool positive = false>
 T digamma_difference(T value_a, T value_b) {
   using W = mlxgen::wide<T>;
-  W a = value_a;
+  W first = value_a;
   W b = value_b;
-  W s = a + b;
+  W last = first + b;
+  // If both are negative, those of the reflections 1 - s and 1 - a.
+  bool below_0 = !positive && ((first < 0) & (last < 0));
+  W a = below_0 ? 1 - last : W(first);
+  W s = below_0 ? 1 - first : W(last);
   // If both are positive, all terms are b times something positive: those of
   //   psi(z) = psi(z + 6) - 1/z - 1/(z + 1) - ... - 1/(z + 5)   (5.5.2)
   //   psi(z) = log z - 1 / (2 z) - w p(w), w = 1/z^2            (5.11.2)
@@ -377,9 +395,15 @@ T digamma_difference(T value_a, T value_b) {
   W result = -(steps + (wide_log1p<T>(b * u) + expansion));
   result =
       ((s == math::infinity()) & (a < s)) ? W(-math::infinity()) : W(result);
-  bool above_0 = positive || ((a > 0) & (s > 0));
-  W direct = detail::digamma<T>(a) - detail::digamma<T>(s);
-  return static_cast<T>(above_0 ? result : direct);
+  if (!positive) {
+    // (5.5.4), with cot(x) - cot(y) = sin(y - x) / (sin(x) sin(y))
+    W sines = detail::sine_over_pi<T>(first) * detail::sine_of_sum<T>(first, b);
+    W reflected = -result - detail::sine_over_pi<T>(b) / sines;
+    W direct = detail::digamma<T>(first) - detail::digamma<T>(last);
+    bool above_0 = (first > 0) & (last > 0);
+    result = above_0 ? result : (below_0 ? reflected : direct);
+  }
+  return static_cast<T>(result);
 }
 
 namespace detail {
@@ -426,9 +450,12 @@ T trigamma(T value) {
 template <typename T, bool positive = false>
 T trigamma_difference(T value_a, T value_b) {
   using W = mlxgen::wide<T>;
-  W a = value_a;
+  W start = value_a;
   W b = value_b;
-  W s = a + b;
+  W last = start + b;
+  bool below_0 = !positive && ((start < 0) & (last < 0));
+  W a = below_0 ? 1 - last : W(start);
+  W s = below_0 ? 1 - start : W(last);
   // The derivatives of the terms of digamma_difference; with (5.15.8) instead
   // of (5.11.2), a factor of b in each, and without differences:
   //   u - v = b u v, u^3 p(x) - v^3 p(y) = (u^3 - v^3) p(x) + v^3 (x - y) slope
@@ -447,9 +474,20 @@ T trigamma_difference(T value_a, T value_b) {
   W slope = detail::divided_difference(MLXOPS_TABLE(trigamma_large), x, y);
   W rest = (x + u * v + y) * p + v * y * (u + v) * slope;
   W result = steps + b * u * v * (1 + (u + v) * 0.5f + rest);
-  bool above_0 = positive || ((a > 0) & (s > 0));
-  W direct = detail::trigamma<T>(a) - detail::trigamma<T>(s);
-  return static_cast<T>(above_0 ? result : direct);
+  if (!positive) {
+    W sine_a = detail::sine_over_pi<T>(start);
+    W sine_s = detail::sine_of_sum<T>(start, b);
+    // last may be rounded.
+    W past = (start - math::rint(start)) + (b - math::rint(b));
+    W cotangents = math::cospi(start) / sine_a +
+        math::cospi(past) / detail::sine_over_pi<T>(past);
+    W quotient = detail::sine_over_pi<T>(b) / (sine_a * sine_s);
+    W reflected = result + quotient * cotangents;
+    W direct = detail::trigamma<T>(start) - detail::trigamma<T>(last);
+    bool above_0 = (start > 0) & (last > 0);
+    result = above_0 ? result : (below_0 ? reflected : direct);
+  }
+  return static_cast<T>(result);
 }
 
 ///////////////////////////////////////////////////////////////////////////////
@@ -982,20 +1020,6 @@ namespace detail {
 template <bool positive = false, typename W>
 inline W pole_of_sum(W x, W sine) {
   return choose(sine == 0, pole_at<positive>(x), W(0));
-}
-
-/** sin(pi (x + y)) / pi, also if x + y is rounded; 0 for infinite numbers. */
-template <typename T>
-inline mlxgen::wide<T> sine_of_sum(mlxgen::wide<T> x, mlxgen::wide<T> y) {
-  using W = mlxgen::wide<T>;
-  W whole_x = math::rint(x);
-  W whole_y = math::rint(y);
-  W sine = sine_over_pi<T>((x - whole_x) + (y - whole_y));
-  W half_x = 0.5f * whole_x;
-  W half_y = 0.5f * whole_y;
-  bool even = (half_x == math::rint(half_x)) == (half_y == math::rint(half_y));
-  sine = choose(even, sine, -sine);
-  return choose(sine == sine, sine, W(0));
 }
 
 /**

@@ -384,21 +384,9 @@ power_difference_derivative(int n, mlxgen::wide<T> x, mlxgen::wide<T> lmbda) {
  */
 template <typename T>
 inline mlxgen::wide<T> log_quotient(mlxgen::wide<T> x, mlxgen::wide<T> lmbda) {
-  using W = mlxgen::wide<T>;
-  W product = lmbda * x;
-  // The product may be out of range when its logarithm is not.
-  const int shift = sizeof(T) == 8 ? 512 : 64;
-  bool large = product == mlxgen::math::infinity();
-  W scale = choose(large, mlxgen::math::ldexp(W(1.0f), -shift), 1.0f);
-  W more = choose(large, 2 * shift * MLXGEN_COEFFICIENTS(T, log_of_2)[0], 0.0f);
-  W one = choose(large, 0.0f, 1.0f);
-  W scaled = (lmbda * scale) * (x * scale);
-  bool above_1 = scaled > 1;
-  W log = more +
-      wide_log_of_sum<T>(
-              choose(above_1, scaled, one), choose(above_1, one, scaled));
-  log = choose(lmbda == 0, x, log / lmbda);
-  return choose(mlxgen::math::fabs(product) < 1e-17f, x, log);
+  mlxgen::wide<T> log = wide_log1p_of_product<T>(lmbda, x) / lmbda;
+  bool line = (mlxgen::math::fabs(lmbda * x) < 1e-17f) | (lmbda == 0);
+  return choose(line, x, log);
 }
 
 } // namespace detail
