@@ -267,6 +267,21 @@ def test_vmap(name):
                 require_same(got, wanted, subject.function, what, "in a loop", tolerance(subject))
 
 
+@pytest.mark.parametrize("name", [n for n in ("nn.gru-0", "nn.wkv6-0") if n in subjects()])
+def test_vmap_over_second_axes(name):
+    """Their own broadcasts avoid MLX's vmap of expand_dims, which is wrong for this axis."""
+    subject = subjects()[name]
+    with mx.stream(mx.cpu):
+        given = [[*args, *tangents] for args, tangents in values_of(subject, BATCH)]
+        axes = (1,) * len(given[0])
+        stacked = [mx.stack(list(rows), 1) for rows in zip(*given, strict=True)]
+        for order in ("tangent", "reverse_over_reverse"):
+            fn = getattr(Transforms(subject), order)
+            got = mx.vmap(lambda *v, fn=fn: fn(*v), in_axes=axes)(*stacked)
+            wanted = in_loop(fn, axes, given)
+            require_same(got, wanted, subject.function, order, "in a loop", tolerance(subject))
+
+
 def constants(subject):
     """Return the arguments that are integers or bools in the sample."""
     return [i for i, a in enumerate(subject.draw(mx.float32)) if not is_float(a)]
