@@ -38,6 +38,15 @@ T expit(T value) {
   return static_cast<T>(choose(x < 0, y, 1.0f) / (1 + y));
 }
 
+/** The derivative of expit, y / (1 + y)^2. */
+template <typename T>
+T expit_slope(T value) {
+  using W = mlxgen::wide<T>;
+  W y = wide_exp<T>(-mlxgen::math::fabs(W(value)));
+  W total = 1 + y;
+  return static_cast<T>(y / (total * total));
+}
+
 /** log(p / (1 - p)). */
 template <typename T>
 T logit(T value) {

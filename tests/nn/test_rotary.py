@@ -244,5 +244,10 @@ def test_errors():
     }.items():
         with pytest.raises(ValueError, match=message):
             call()
-    with pytest.raises(ValueError, match="positions"):
-        mx.grad(lambda p: rope(x, positions=p).sum())(mx.arange(4))
+
+
+def test_positions_have_zero_derivatives():
+    x = mx.ones((2, 3, 4, 6))
+    for name, p in {"positions": mx.arange(4), "offset": mx.array(4)}.items():
+        found = mx.grad(lambda p, name=name: mlxops.nn.rope(x, **{name: p}).sum())(p)
+        assert found.dtype == p.dtype and mx.array_equal(found, mx.zeros_like(p))
