@@ -30,7 +30,6 @@ from ..read.signature import Spelling
 from ..read.sources import Sources
 from ..read.yaml import Entry
 from .axes import NamedAxes
-from .others import Others, Question
 
 Path = tuple[str | int, ...]
 
@@ -60,6 +59,9 @@ def generated(name: str) -> str | None:
     return next((why for why, form in _FORMS if form.fullmatch(name)), None)
 
 
+Degrees = Callable[[str, Mapping[str, int]], Sequence[Fact]]
+
+
 @dataclass
 class SharedState:
     """The state shared by all entries of a file."""
@@ -69,9 +71,12 @@ class SharedState:
     diags: Diagnostics
     # Overloads of other packages, by dotted name.
     used: Mapping[str, Sequence[UsedOperator]] = field(default_factory=dict)
+    signatures: Mapping[str, Signature] = field(default_factory=dict)  # of entries, by name
+    degrees: Degrees = lambda *_: ()  # degrees of their results in a cotangent
+    pure: Callable[[str], bool] = lambda _: False  # results depend only on the arguments
+    overloads: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by Python name, in order
+    class_names: set[str] = field(default_factory=set)  # their classes
     broken: set[str] = field(default_factory=set)  # names of entries with unknown signature
-    # Answers questions of entries about other entries (others.py).
-    ask: Callable[[Question], Any] = lambda _: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +191,6 @@ class Context(Named):
     """An entry with its keys and signature."""
 
     around: SharedState
-    others: Others
     raw: OpEntry
     signature: Signature
     left_out: frozenset[str]  # keys with errors, which are missing in `raw`
@@ -291,21 +295,12 @@ class Context(Named):
 
     def scope(self, names: Mapping[str, Name], stream: bool = True) -> Scope:
         """Return the scope of a formula of the entry."""
-        others = self.others
-        return Scope(
-            names,
-            ops=others.signatures,
-            namespace=self.settings.namespace,
-            overloads=others.overloads,
-            stream=stream,
-            release=self.settings.mlx,
-            lengths=self.axes.lengths,
-            degrees=others.degrees,
-            pure=others.pure,
-            lets=self.lets,
-            used=self.around.used,
-            unsized=self.axes.unsized,
-        )
+        around = self.around
+        release = around.settings.mlx
+        lengths = self.axes.lengths
+        known = around.signatures, around.settings.namespace, around.overloads
+        scope = Scope(names, *known, stream, release, lengths, around.degrees, around.pure)
+        return scope._replace(used=around.used, lets=self.lets, unsized=self.axes.unsized)
 
     def expanded(self, text: str) -> ast.expr:
         """Return the tree of a valid formula, with the `let`s that it uses."""

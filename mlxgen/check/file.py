@@ -6,16 +6,14 @@ of other entries. One run reports all errors at their locations in the YAML, and
 with errors from the result.
 
 ``resolve`` with ``only`` resolves some of the entries. Of the others it reads only the names, and
-the signatures of those that are called. ``resolve_changed`` finds out which entries must be
-resolved after an edit: an entry's answers about other entries are recorded (others.py).
+the signatures of those that are called.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import reduce
@@ -42,7 +40,6 @@ from .fit import check_manual, check_own_name
 from .kernels import match_kernels
 from .lets import check_unused_lets
 from .names import check_names
-from .others import Question, Reads
 from .samples import Bounds, check_calls, check_overload, check_samples
 from .unused import check_unused
 
@@ -68,86 +65,54 @@ def resolve(
     """
     with suppress(TooMany):
         used = packages(settings, diags)
-        if used is not None:
-            file = _File(document, SharedState(settings, sources, diags, used))
-            return file.resolve(only)
+        if used is None:
+            return []
+        file = _File(document, SharedState(settings, sources, diags, used), only)
+        check_names(file.entries, settings, sources, file.get)
+        wanted = [file.context(name) for name in file.entries if only is None or name in only]
+        ops = [op for context in wanted if context and (op := _operator(context, document.path))]
+        _check_cycles(ops, file)
+        return ops
     return []
 
 
-def resolve_changed(
-    document: Document, sources: Sources, reads: Mapping[str, Reads]
-) -> tuple[list[Op], dict[str, Reads]]:
-    """Resolve the entries whose text changed, or that other entries answer differently.
-
-    Args:
-        document: The parsed YAML.
-        sources: The hand-written sources, with the settings and diagnostics.
-        reads: The questions and answers of each entry whose own text is unchanged.
-
-    Returns:
-        The operators of the resolved entries, and the questions and answers of all valid entries.
-    """
-    with suppress(TooMany):
-        used = packages(sources.settings, sources.diags)
-        if used is not None:
-            state = SharedState(sources.settings, sources, sources.diags, used)
-            file = _File(document, state, reads)
-            names = (entry.name for entry in document.entries)
-            only = {name for name in names if not (name and file.unchanged(name))}
-            ops = file.resolve(only)
-            return ops, file.all_reads(only, {op.name for op in ops})
-    return [], {}
-
-
-class _File:
-    """The entries of a file, which are read on first access, and the answers about them."""
+class _File(Mapping[str, Signature]):
+    """The entries of a file. As a mapping: their signatures by name, read on first access."""
 
     def __init__(
-        self, document: Document, around: SharedState, reads: Mapping[str, Reads] | None = None
+        self, document: Document, around: SharedState, only: Collection[str | None] | None
     ) -> None:
-        self.document, self.around = document, around
+        self.around, self.only = around, only
         self.entries: dict[str, Named] = {}  # by name, in order
-        self._reads = reads or {}  # of earlier runs
-        self._unchanged: dict[str, bool] = {}
-        self._answers: dict[Question, Any] = {}
-        self._cyclic: set[str] = set()
-        around.ask = self.answer
+        around.signatures, around.degrees, around.pure = self, self.degrees, self.pure
+        self._pure: dict[str, bool] = {}
+        self._degrees: dict[tuple[str, frozenset[tuple[str, int]]], Sequence[Fact]] = {}
         for entry in document.entries:
-            if entry.name:
-                self.entries.setdefault(entry.name, Named(entry, entry.name, around.diags))
-        self._count()
-
-    def _count(self) -> None:
-        self._overloads = _overloads(self.entries.values())
-        self._classes = {camel(name) for name in self.entries}
-
-    def resolve(self, only: Collection[str | None] | None) -> list[Op]:
-        """Return the operators of some entries, or of all; check the names of all entries."""
-        around, before = self.around, self.entries
-        self.entries = {}
-        for entry in self.document.entries:
-            named: Named | None = before.get(entry.name or "")
-            if only is not None and entry.name not in only:
-                named = named and (named if named.entry is entry else replace(named, entry=entry))
-            elif not (isinstance(named, Context) and named.entry is entry):
-                named = read_entry(entry, around)
+            if only is None or entry.name in only:
+                named: Named | None = read_entry(entry, around)
+            else:
+                named = Named(entry, entry.name, around.diags) if entry.name else None
             if named is None:
                 around.broken |= {entry.name} if entry.name else set()
             elif (known := self.entries.setdefault(named.name, named)) is not named:
                 first = Related("it is first defined here", known.name_span)
                 named.error("defined_twice", named.at_name, related=[first])
-        if not self.document.complete:
-            around.broken.update(self.document.names() - self.entries.keys())
-        self._count()
-        check_names(self.entries, around.settings, around.sources, self.signature)
-        names = self.entries
-        if only is not None:
-            names = {n: named for n, named in self.entries.items() if named.entry.name in only}
-        wanted = [self.context(name) for name in [*names]]
-        path = self.document.path
-        ops = [op for context in wanted if context and (op := _operator(context, path))]
-        self._check_cycles(ops)
-        return ops
+        if not document.complete:
+            around.broken.update(document.names() - self.entries.keys())
+        around.overloads = _overloads(self.entries.values())
+        for name in self.entries:
+            around.class_names.add(camel(name))
+
+    def __getitem__(self, name: str) -> Signature:
+        if context := self.context(name):
+            return context.signature
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
 
     def context(self, name: str) -> Context | None:
         """Return an entry with its keys and signature, or None if these are missing or invalid."""
@@ -161,133 +126,39 @@ class _File:
             self.entries[name] = context
         return context
 
-    # ------------------------------------------------------------- answers about entries
+    def composite_calls(self, name: str) -> Iterable[str]:
+        """Return the entries that the composite of an unresolved entry calls."""
+        if self.only is None or name in self.only or not (context := self.context(name)):
+            return ()  # resolved, or it has errors
+        expr = _composed(context, {})
+        return expr.ops if expr else ()
 
-    def answer(self, question: Question) -> Any:
-        """Return the answer to a question of an entry: of the method of that name."""
-        if question not in self._answers:
-            kind, *about = question
-            self._answers[question] = getattr(self, str(kind))(*about)
-        return self._answers[question]
-
-    def names(self, kind: str) -> list[str]:
-        """Return the names of all entries, or Python names of overloads."""
-        return [*(self.entries if kind == "signature" else self._overloads)]
-
-    def signature(self, name: str) -> Signature | None:
-        """Return the signature of an entry, or None."""
-        context = self.context(name)
-        return context.signature if context else None
-
-    def overloads(self, name: str) -> Sequence[str] | None:
-        """Return the entries that formulas call by an overloaded Python name, or None."""
-        return self._overloads.get(name)
-
-    def hides(self, namespace: str) -> bool:
-        """Return whether a class of the package has this name."""
-        return namespace in self._classes
-
-    def degrees(self, name: str, *given: Any) -> Sequence[Fact]:
+    def degrees(self, name: str, given: Mapping[str, int]) -> Sequence[Fact]:
         """Return the facts about an entry's results, given the degrees of its arguments.
 
         They follow from its composite or the function that it binds. Kernels have no facts.
         """
-        question: Question = ("degrees", name, *given)
-        self._answers[question] = ()  # for the recursion below: composites may form a cycle
-        context, degrees = self.context(name), dict(zip(given[::2], given[1::2], strict=True))
-        if context is None:
-            return ()
-        expr = _composed(context, degrees)
+        key, context = (name, frozenset(given.items())), self.context(name)
+        if key in self._degrees or context is None:
+            return self._degrees.get(key, ())
+        self._degrees[key] = ()  # for the recursion below: composites may form a cycle
+        expr = _composed(context, given)
+        found: Sequence[Fact] = (expr.known or ()) if expr else ()
         if not expr and context.raw.jvp == "linear":  # in all of its arrays together
             arrays = [
-                Fact(degree=degrees[a.name]) for a in context.signature.arrays if a.name in degrees
+                Fact(degree=given[a.name]) for a in context.signature.arrays if a.name in given
             ]
-            return [Fact(degree=degree_of_all(arrays, "sum"))] * len(context.signature.outputs)
-        return (expr.known or ()) if expr else ()
+            found = [Fact(degree=degree_of_all(arrays, "sum"))] * len(context.signature.outputs)
+        self._degrees[key] = found
+        return found
 
     def pure(self, name: str) -> bool:
         """Return whether the results depend only on the arguments; bound csrc functions may not."""
-        self._answers["pure", name] = False  # for the recursion below
-        context = self.context(name)
-        if context is None:
-            return False
-        expr, kernels = _composed(context, {}), context.raw.dispatch or context.raw.manual
-        return is_pure(expr, context.others.pure) if expr else bool(kernels)
-
-    # ------------------------------------------------------------- answers of earlier runs
-
-    def unchanged(self, name: str) -> bool:
-        """Return whether the text of an entry and all answers to its questions are unchanged."""
-        if name not in self._reads:
-            return False
-        if name not in self._unchanged:
-            self._unchanged[name] = False  # for the recursion below
-            reads = self._reads[name].items()
-            self._unchanged[name] = all(self._holds(question, known) for question, known in reads)
-        return self._unchanged[name]
-
-    def _holds(self, question: Question, known: str) -> bool:
-        """Return whether the answer to a question is unchanged."""
-        kind, name = str(question[0]), str(question[1])
-        if kind == "signature" and name in self._reads:
-            return True  # it depends on the text alone
-        if kind in ("degrees", "pure") and self.unchanged(name):
-            return True
-        return _hash(self.answer(question)) == known
-
-    def all_reads(self, only: Collection[str | None], valid: Collection[str]) -> dict[str, Reads]:
-        """Return the questions and answers of the valid entries.
-
-        An entry that was not resolved may have been asked something new, and have asked others.
-        """
-        found: dict[str, Reads] = {}
-        for name, named in self.entries.items():
-            resolved = named.entry.name in only  # None if its signature's key is misspelled
-            if name in self._cyclic or (resolved and name not in valid):
-                continue
-            asked = named.others.questions if isinstance(named, Context) else ()
-            new = {question: _hash(self.answer(question)) for question in asked}
-            found[name] = new if resolved else {**self._reads[name], **new}
-        return found
-
-    def _check_cycles(self, ops: list[Op]) -> None:
-        """Report composites that call each other in a cycle."""
-        exprs = {op.name: op.forward.expr for op in ops}
-        calls: dict[str, Iterable[str]] = {name: e.ops if e else () for name, e in exprs.items()}
-        pending = [name for called in calls.values() for name in called]
-        for name in pending:  # grows in the loop
-            if name not in calls:
-                context = self.context(name)  # of an entry that was not resolved
-                expr = context and _composed(context, {})
-                calls[name] = expr.ops if expr else ()
-                pending += calls[name]
-        order = list(self.entries)
-        while True:
-            try:
-                return TopologicalSorter(calls).prepare()
-            except CycleError as error:
-                cycle: list[str] = error.args[1][:0:-1]  # reversed: callers first
-            first = cycle.index(min(cycle, key=order.index))
-            cycle = [*cycle[first:], *cycle[: first + 1]]
-            what = "composites call each other in a cycle: " + " -> ".join(cycle)
-            if len(cycle) == 2:
-                what = "the composite calls itself"
-            self.entries[cycle[0]].error("circle", ("composite",), what=what)
-            self._cyclic.update(cycle)
-            for name in cycle:
-                calls[name] = ()
-
-
-def _hash(answer: Any) -> str:
-    """Return a hash of an answer. The order of sets depends on the process."""
-    return hashlib.sha256(repr(_ordered(answer)).encode()).hexdigest()[:16]
-
-
-def _ordered(value: Any) -> Any:
-    """Return a value with its sets as sorted lists."""
-    if isinstance(value, frozenset):
-        return sorted(value)
-    return [_ordered(item) for item in value] if isinstance(value, tuple | list) else value
+        if name not in self._pure and (context := self.context(name)):
+            self._pure[name] = False  # for the recursion below
+            expr, kernels = _composed(context, {}), context.raw.dispatch or context.raw.manual
+            self._pure[name] = is_pure(expr, self.pure) if expr else bool(kernels)
+        return self._pure.get(name, False)
 
 
 def _overloads(entries: Collection[Named]) -> dict[str, list[str]]:
@@ -345,7 +216,7 @@ def _operator(context: Context, path: str) -> Op | None:
         check_manual(context, part)
     if not context.ok:
         return None
-    pure, composed = context.others.pure, context.raw.composite is not None and forward.expr
+    pure, composed = context.around.pure, context.raw.composite is not None and forward.expr
     op = Op(
         entry=_written(context, bounds),
         name=context.name,
@@ -377,3 +248,28 @@ def _written(context: Context, bounds: Bounds) -> Written:
     if not (text and context.lets) or words(parsed(text)).isdisjoint(context.lets):
         return written
     return replace(written, composite=ast.unparse(context.expanded(text)))
+
+
+def _check_cycles(ops: list[Op], file: _File) -> None:
+    """Report composites that call each other in a cycle."""
+    exprs = {op.name: op.forward.expr for op in ops}
+    calls: dict[str, Iterable[str]] = {name: e.ops if e else () for name, e in exprs.items()}
+    pending = [name for called in calls.values() for name in called]
+    for name in pending:  # grows in the loop
+        if name not in calls:
+            calls[name] = file.composite_calls(name)
+            pending += calls[name]
+    order = list(file.entries)
+    while True:
+        try:
+            return TopologicalSorter(calls).prepare()
+        except CycleError as error:
+            cycle: list[str] = error.args[1][:0:-1]  # reversed: callers first
+        first = cycle.index(min(cycle, key=order.index))
+        cycle = [*cycle[first:], *cycle[: first + 1]]
+        what = "composites call each other in a cycle: " + " -> ".join(cycle)
+        if len(cycle) == 2:
+            what = "the composite calls itself"
+        file.entries[cycle[0]].error("circle", ("composite",), what=what)
+        for name in cycle:
+            calls[name] = ()

@@ -2,10 +2,9 @@
 
 ``generate`` uses this between runs, and the editor between keystrokes.
 
-The output of an entry depends on its own text, on the inputs shared by all entries (``base_hash``),
-and on the answers that it got about other entries. It is cached under a hash of the first two,
-together with these answers, and used while they are the same (``resolve_changed``). Names are still
-compared among all entries, because any two may clash. An entry with a
+The output of an entry depends on its own text, on the other entries that it names (``Outside``),
+and on the inputs shared by all entries (``base_hash``). It is therefore cached under a hash of the
+three. Names are still compared among all entries, because any two may clash. An entry with a
 diagnostic is not cached, so that the next run repeats the diagnostic. If a hand-written file has a
 diagnostic, none of the newly resolved entries is cached.
 """
@@ -15,12 +14,11 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
-from ..check.file import resolve, resolve_changed
-from ..check.others import Reads
+from ..check.file import resolve
+from ..check.outside import Outside
 from ..model.op import Op
 from ..read.sources import Sources
 from ..read.yaml import Document
@@ -33,31 +31,21 @@ _DIRECTIVE = re.compile(r"^%.*", re.MULTILINE)  # YAML directives affect all ent
 T = TypeVar("T", Op, Pieces)
 
 
-class Cached(NamedTuple, Generic[T]):
-    """The output of an entry, and the answers about other entries that it depends on."""
-
-    reads: Reads
-    value: T
-
-
 class Memo(Generic[T]):
     """The cached output of a file's entries."""
 
-    def __init__(self, kept: dict[str, Cached[T]] | None = None) -> None:
-        self.kept: dict[str, Cached[T]] = kept or {}  # by the hash of an entry's text and `base`
+    def __init__(self, kept: dict[str, T] | None = None) -> None:
+        self.kept: dict[str, T] = kept or {}  # by the hash of an entry's inputs
 
     def look(self, base: str, document: Document, sources: Sources) -> list[Op]:
         """Resolve the entries that are not cached."""
         self._document, self._sources = document, sources
+        outside = Outside(document, sources)
         all_of = base, *_DIRECTIVE.findall(document.text)
-        self._keys = [digest(all_of, entry.key) for entry in document.entries]
-        names = Counter(entry.name for entry in document.entries)
-        reads = {
-            entry.name: self.kept[key].reads
-            for entry, key in zip(document.entries, self._keys, strict=True)
-            if entry.name and names[entry.name] == 1 and key in self.kept
-        }
-        ops, self._reads = resolve_changed(document, sources, reads)
+        self._keys = [digest(all_of, e.key, outside.of(e)) for e in document.entries]
+        entries = zip(document.entries, self._keys, strict=True)
+        wanted = {entry.name for entry, key in entries if key not in self.kept}
+        ops = resolve(document, sources.settings, sources, sources.diags, wanted)
         check_metal(ops, sources, sources.diags)
         return ops
 
@@ -68,42 +56,31 @@ class Memo(Generic[T]):
         starts = [entry.start for entry in entries]
         places = {bisect_right(starts, (item.span.line, item.span.column)) - 1 for item in said}
         names = {item.op for item in said}  # by a YAML alias, the location may be in another entry
-        covered = (
-            all(item.span.file == self._document.path for item in said) and self._sources.covered
-        )
+        covered = sources.covered and all(i.span.file == self._document.path for i in said)
         new = {value.name: value for value in resolved}
         given, before, self.kept = [], self.kept, {}
         for i, (entry, key) in enumerate(zip(entries, self._keys, strict=True)):
-            name = entry.name or ""
-            if name not in self._reads:
+            if (value := before.get(key) or new.get(entry.name or "")) is None:
                 continue
-            value = new[name] if name in new else before[key].value
             value = value if value.line == entry.line else value.at_line(entry.line)
             given.append(value)
-            reported = i in places or name in names
-            if not reported and (covered or name not in new):
-                self.kept[key] = Cached(self._reads[name], value)
+            if i not in places and entry.name not in names and (covered or key in before):
+                self.kept[key] = value
         return given
 
 
 def load(text: str) -> Memo[Pieces]:
     """Load the cache from a manifest; return an empty one if it is invalid."""
     try:
-        kept = {}
-        for key, (reads, values) in json.loads(text).items():
-            questions = {tuple(question): answer for question, answer in reads}
-            kept[key] = Cached(questions, Pieces(*values))
-        return Memo(kept)
+        kept = json.loads(text)
+        return Memo({key: Pieces(*values) for key, values in kept.items()})
     except (ValueError, TypeError, AttributeError):
         return Memo()
 
 
 def dump(memo: Memo[Pieces]) -> str:
     """Return the cache for a manifest, without the text that is in an entry's own files."""
-    kept = {
-        key: (sorted(reads.items(), key=str), pieces._replace(header="", source=""))
-        for key, (reads, pieces) in memo.kept.items()
-    }
+    kept = {key: p._replace(header="", source="") for key, p in memo.kept.items()}
     return json.dumps(kept, ensure_ascii=False)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
-import pytest
 from sample import project
 
-from mlxgen.check.file import _File, resolve, resolve_changed
-from mlxgen.check.others import Reads
+from mlxgen.check.file import resolve
+from mlxgen.check.outside import Outside
 from mlxgen.command.operators import mlx_include
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.model.op import Op
@@ -76,63 +75,20 @@ def test_circles_through_others() -> None:
     assert "MG605" in looked_at(circle, None)[1]
 
 
-def test_recorded_dependencies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry is resolved again exactly if an answer about another entry changed."""
-    diags = Diagnostics()
-    settings = project.settings(project.YAML)
-    asked: list[set[str]] = []
-    resolve_some = _File.resolve
-
-    def seen(file: _File, only: set[str]) -> list[Op]:
-        asked.append(only)
-        return resolve_some(file, only)
-
-    monkeypatch.setattr(_File, "resolve", seen)
-
-    def run(text: str, reads: Mapping[str, Reads]) -> tuple[set[str], dict[str, Reads]]:
+def test_what_is_outside() -> None:
+    def outside(text: str) -> dict[str | None, str]:
+        diags = Diagnostics()
         document = Document.parse(text, "ops.yaml", diags)
         assert document is not None
-        sources = Sources(settings, diags, mlx_include())
-        _, found = resolve_changed(document, sources, reads)
-        return asked.pop(), found
+        found = Outside(document, Sources(project.settings(project.YAML), diags, mlx_include()))
+        return {entry.name: found.of(entry) for entry in document.entries}
 
-    def edited(old: str, new: str, changed: str = "") -> set[str]:
-        """Return the resolved entries after an edit, which changes the text of ``changed``."""
-        _, reads = run(old, {})
-        return run(new, {name: reads[name] for name in reads if name not in changed.split()})[0]
-
-    calls, names = CALLS, {"twice", "four", "other"}
-    assert run(calls, {})[0] == names
-    assert edited(calls, calls) == set()
-    assert edited(calls, calls.replace("x + x", "2 * x"), "twice") == {"twice"}
-    # A gradient depends on the linearity of an entry that its composite calls indirectly.
-    more = calls + '- signature: "g(x: array) -> array"\n  composite: x\n  grad: {x: four(grad)}\n'
-    assert edited(more, more.replace("x + x", "x * x"), "twice") == {"twice", "four", "g"}
-    after = calls.replace("twice(x: array)", "twice(x: array, n: int = 2)")
-    assert edited(calls, after, "twice") == {"twice", "four"}
-    # An entry that has the name of an MLX function.
-    after = calls + '- signature: "exp(x: array) -> array"\n  composite: mx.exp(x)\n'
-    assert edited(calls, after) == {"exp", "other"}
-    # An overload appears, and becomes internal.
-    name = '- name: twice_more\n  signature: "twice_more(x: array, y: array) -> array"\n'
-    more = calls + name + "  python_name: twice\n  composite: x + y\n"
-    assert edited(calls, more) == {"twice_more", "twice", "four"}
-    after = more + "  tags: [internal]\n"
-    assert edited(more, after, "twice_more") == {"twice_more", "twice", "four"}
-    # Equal calls are computed once while the called entry is pure.
-    draw = '- signature: "noise(x: array) -> array"\n  composite: {}\n'
-    both = draw + '- signature: "both(x: array) -> array"\n  composite: noise(x) - noise(x)\n'
-    draws = both.format("x + mx.random.normal(x.shape)")
-    assert edited(both.format("x + x"), draws, "noise") == {"noise", "both"}
-    assert edited(both.format("x + x"), both.format("x * 3"), "noise") == {"noise"}
-
-
-def test_misspelled_key_of_the_signature() -> None:
-    """The name of such an entry is known only after its keys were read."""
-    diags = Diagnostics()
-    document = Document.parse(CALLS.replace("- signature", "- signaturee", 1), "ops.yaml", diags)
-    assert document is not None
-    sources = Sources(project.settings(project.YAML), diags, mlx_include())
-    ops, reads = resolve_changed(document, sources, {})
-    assert {op.name for op in ops} == {"four", "other"} == {*reads}
-    assert "MG101" in diags.render_text()
+    before = outside(CALLS)
+    assert outside(CALLS.replace("x + x", "2 * x")) == before
+    more = CALLS + '- signature: "g(x: array) -> array"\n  composite: x\n  grad: {x: four(grad)}\n'
+    whole, after = outside(more), outside(more.replace("x + x", "x * x"))  # no longer linear
+    assert {name for name in whole if whole[name] != after[name]} == {"g"}
+    after = outside(CALLS.replace("twice(x: array)", "twice(x: array, n: int = 2)"))
+    assert {name for name in before if before[name] != after[name]} == {"twice", "four"}
+    after = outside(CALLS + '- signature: "exp(x: array) -> array"\n  composite: mx.exp(x)\n')
+    assert {name for name in before if before[name] != after[name]} == {"other"}

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from mlxgen.check.file import _File
-from mlxgen.command import operators
+from mlxgen.command import memo, operators
 from mlxgen.diagnostics import Diagnostic, Diagnostics
 from mlxgen.editor.project import Project
 
@@ -110,13 +109,13 @@ def test_says_it_again(folder: Path, right: str, wrong: str) -> None:
 def test_looks_at_what_was_edited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only edited entries, their dependents and entries with errors are resolved."""
     asked: list[set[str]] = []
-    resolve = _File.resolve
+    resolve = memo.resolve
 
-    def seen(file: _File, only: set[str]) -> Any:
-        asked.append(only)
-        return resolve(file, only)
+    def seen(*arguments: Any) -> Any:
+        asked.append({*arguments[4]})
+        return resolve(*arguments)
 
-    monkeypatch.setattr(_File, "resolve", seen)
+    monkeypatch.setattr(memo, "resolve", seen)
     unsaved: dict[str, str] = {}
     project = Project(folder / "mlx_ops.yaml", unsaved)
     project.check(RIGHT)
