@@ -56,6 +56,7 @@ class Operators:
             **self._names,
             **{name: function for name, function in self.installed.items() if function},
             "derivative": derivative,
+            "reduce": reduce,
         }
         self.changed: dict[tuple[str, str], str] = {}  # (operator, formula): its replacement
 
@@ -129,6 +130,9 @@ class Operators:
                     for place, tangent in tangents.items()
                     if tangent is not None and place[0] in texts
                 ]
+                if not found:  # all tangents are those of integers
+                    outputs = self._forward(op, known)
+                    return _mapped(mx.zeros_like, outputs)
                 return reduce(mx.add, found)
 
         function: Callable[..., Any] = primitive
