@@ -2,7 +2,9 @@
 
 The records of tests/special define the exact values and the regions. This program uses many more
 points than the tests. It reports the largest error and its argument per function, dtype and region,
-and SciPy's error for comparison. ``--write`` writes docs/accuracy.md, with a plot per function.
+and SciPy's error for comparison. ``--derivatives`` measures derivatives instead, and scans them for
+NaN. ``--write`` writes docs/accuracy.md, with a plot per function; with ``--derivatives``, only the
+section on derivatives, which a later ``--write`` keeps.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from rich.table import Table
 from special.records import RECORDS
 from special.reference import FORMATS, ULPS, compute
 
+from . import derivatives
 from .errors import Measured, Task, compared, exact_values, measure, number, tasks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,13 +87,31 @@ def table(items: Sequence[Measured]) -> Table:
     return out
 
 
+def derivatives_table(rows: Sequence[derivatives.Row]) -> Table:
+    """Return a table with one row per differentiable argument."""
+    out = Table("function", "argument", "points", "1st f32", "1st f64", "2nd f32", "2nd f64", "NaN")
+    for row in rows:
+        cells = map(derivatives.cell_text, row.cells)
+        nan = "" if row.nan is None else f"{row.nan} of {row.scanned}"
+        out.add_row(escape(row.record), row.argument, str(row.points), *cells, nan)
+    return out
+
+
 def main() -> int:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
     parser.add_argument("functions", nargs="*", metavar="FUNCTION", help="all by default")
-    parser.add_argument("--points", type=int, default=1000, help="per region (default 1000)")
     parser.add_argument(
-        "--seconds", type=float, default=10, help="for mpmath, per region and dtype (default 10)"
+        "--derivatives", action="store_true", help="measure derivatives instead of values"
+    )
+    parser.add_argument(
+        "--points", type=int, help="per region (default 1000); of derivatives: per argument (60)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=10,
+        help="for mpmath, per region and dtype, or per derivative's argument (default 10)",
     )
     parser.add_argument("--processes", type=int, default=2, help="number of processes (default 2)")
     parser.add_argument("--metal", action="store_true", help="also measure emulated Metal kernels")
@@ -104,13 +125,25 @@ def main() -> int:
     if args.write and args.functions:
         parser.error("the page contains all functions: --write cannot be combined with names")
 
-    wanted = tasks(names, args.points, args.seconds)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    progress = Console(stderr=True)
+    if args.derivatives:
+        found = (derivatives.measure([n], args.points or 60, args.seconds) for n in names)
+        rows = [
+            row for part in track(found, "mpmath", len(names), console=progress) for row in part
+        ]
+        console.print(derivatives_table(rows))
+        if args.write:
+            from .accuracy_page import write_derivatives
+
+            write_derivatives(rows)
+        return 0
+    points = args.points or 1000
+    wanted = tasks(names, points, args.seconds)
     if args.results:
         write_results(wanted, args.results)
         return 0
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    progress = Console(stderr=True)
-    asked = [*args.functions, "--points", str(args.points), "--seconds", str(args.seconds)]
+    asked = [*args.functions, "--points", str(points), "--seconds", str(args.seconds)]
     items = list(
         track(measure(wanted, args.processes, {}), "mpmath", len(wanted), console=progress)
     )

@@ -18,6 +18,7 @@ from PIL import Image
 from special.records import RECORDS
 from special.reference import RELATIVE, ULPS
 
+from . import derivatives
 from .errors import Measured, compared, number
 from .measure import machine
 
@@ -39,13 +40,8 @@ tests use fewer of the same points.
   changes by its last digit: no function of a rounded argument can be more accurate.
 - **float16 and bfloat16** are computed in float32 and rounded once, so their error is little more
   than 0.5 ulp.
-- **Derivatives**, the first and second, have a relative error of at most 1e-12 in float64 and 1e-5
-  in float32 (incomplete functions: 2e-6 and 1e-4), unless the derivative has a zero nearby: then
-  its error is that of its canceling terms. `tests/special/test_derivatives.py` and `test_ends.py`
-  compare them with mpmath, also at the ends of the range, and scan all exponents for NaN. Second
-  derivatives are NaN at poles that cancel in `beta` and `poch`, and lose digits for `beta` close to
-  a pole. The second derivative of `inv_boxcox` and `inv_boxcox1p` by `lmbda` may be infinite or NaN
-  for large `abs(y)`. Derivatives are not part of the tables below.
+- **Derivatives**, the first and second, are measured in [Derivatives](#derivatives), which also
+  lists where they are less accurate than the tests' limits or NaN.
 - **SciPy** is the error of the same function in the same dtype at the same points. *wrong* marks,
   for example, an infinity where the result is finite; *none* marks a function that SciPy lacks.
 
@@ -58,7 +54,10 @@ within the same limits. The tests have been run with g++ 12 and clang 19 on x86-
 
 
 def write_page(items: Sequence[Measured], page: Path = PAGE) -> None:
-    """Write the page, and a plot per function to the folder with the page's name."""
+    """Write the page, and a plot per function to the folder with the page's name.
+
+    The section on derivatives, which takes another run, stays as it is.
+    """
     folder = page.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.png"):
@@ -88,6 +87,8 @@ def write_page(items: Sequence[Measured], page: Path = PAGE) -> None:
             )
             + "\n"
         )
+    old_page = page.read_text(encoding="utf-8") if page.exists() else ""
+    parts.append(derivatives.section_of(old_page) or derivatives.section([]))
     for name, group in by_function.items():
         picture = folder / f"{re.sub(r'[^a-z0-9_]+', '_', name.lower()).strip('_')}.png"
         plot(name, group, picture)
@@ -96,6 +97,15 @@ def write_page(items: Sequence[Measured], page: Path = PAGE) -> None:
             + _regions(group, metal)
         )
     page.write_text("\n".join(parts), encoding="utf-8")
+
+
+def write_derivatives(rows: Sequence[derivatives.Row], page: Path = PAGE) -> None:
+    """Write the page's section on derivatives, and nothing else."""
+    text = page.read_text(encoding="utf-8")
+    old = derivatives.section_of(text)
+    if not old:
+        raise ValueError(f"{page} must contain the section '{derivatives.HEADING}'")
+    page.write_text(text.replace(old, derivatives.section(rows)), encoding="utf-8")
 
 
 def _code(item: Measured) -> str:

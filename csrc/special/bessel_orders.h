@@ -563,7 +563,8 @@ inline wide<T> scaled_derivative(int n, T order, T argument) {
   }
   W sum = term;
   W square = 4 * v * v;
-  for (int k = 1; k < 100; ++k) {
+  // The terms grow from about k + n = 2 z on.
+  for (int k = 1; k < 100 && 2 * z > static_cast<float>(k + n); ++k) {
     float odd = static_cast<float>(2 * k - 1);
     W factor = (square - odd * odd) / (8 * k * z);
     float step = static_cast<float>(k) - 0.5f;

@@ -167,9 +167,9 @@ inline double wide_expm1_over(double x, double divisor) {
   bool low = x < -50;
   y = choose(low, -1, y + (1 - unit)) / divisor;
   y = detail::scaled<T>(y, choose(low, 0, k));
+  double infinity = mlxgen::math::infinity();
   // NaN if both are infinite.
-  double end = mlxgen::math::infinity();
-  end = mlxgen::math::copysign(end, divisor) + 0 * divisor;
+  double end = mlxgen::math::copysign(infinity, divisor) + 0 * divisor;
   return choose(x > detail::exp_end<T>, end, y);
 }
 
