@@ -22,9 +22,14 @@ install still uses its directory on import, when the tools of an isolated build 
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
+import io
 import os
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,7 +108,10 @@ def _hook(name: str) -> Callable[..., str]:
         if editable and _is_isolated(backend):
             # The isolated build's CMake and Ninja no longer exist when the package is imported.
             config["editable.rebuild"] = "false"
-        return str(getattr(backend, name)(folder, config, *more))
+        made = str(getattr(backend, name)(folder, config, *more))
+        if name == "build_editable":
+            _say_why(Path(folder) / made)
+        return made
 
     return hook
 
@@ -114,6 +122,50 @@ prepare_metadata_for_build_editable = _hook("prepare_metadata_for_build_editable
 build_wheel = _hook("build_wheel")
 build_editable = _hook("build_editable")
 build_sdist = _hook("build_sdist")
+
+
+# Follows scikit-build-core's own code in the module that builds an editable install on import.
+# cmake/CMakeLists.txt writes the file.
+_WHY = """
+
+def _rebuild_or_say_why(finder, rebuild=ScikitBuildRedirectingFinder.rebuild):
+    import subprocess
+
+    try:
+        rebuild(finder)
+    except subprocess.CalledProcessError:
+        try:
+            with open(os.path.join(finder.path, "mlxgen_error.txt"), encoding="utf-8") as file:
+                why = ":\\n" + file.read().rstrip()
+        except FileNotFoundError:
+            why = "; the reason is above"
+        raise ImportError("the changed sources of NAME cannot be built" + why) from None
+
+
+ScikitBuildRedirectingFinder.rebuild = _rebuild_or_say_why
+"""
+
+
+def _say_why(wheel: Path) -> None:
+    """Make the import of an editable install end with mlxgen's message if it cannot be built.
+
+    Without this, the message is above the output of CMake and Ninja and the traceback of a command.
+    """
+    added = _WHY.replace("NAME", _settings(Path()).name).encode()
+    with zipfile.ZipFile(wheel) as archive:
+        files = [(info, archive.read(info)) for info in archive.infolist()]
+    record, _ = files.pop()  # lists the others; the format says that it comes last
+    listed = io.StringIO()
+    rows = csv.writer(listed, lineterminator="\n")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for info, data in files:
+            if b"\nclass ScikitBuildRedirectingFinder" in data:
+                data += added
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+            rows.writerow((info.filename, f"sha256={digest}", len(data)))
+            archive.writestr(info, data)
+        rows.writerow((record.filename, "", ""))
+        archive.writestr(record, listed.getvalue())
 
 
 def _settings(root: Path) -> settings.Settings:

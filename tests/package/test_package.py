@@ -6,6 +6,9 @@ runs in other processes, with the tools of this environment.
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
 import re
 import shutil
 import subprocess
@@ -697,6 +700,55 @@ def test_a_mistake_is_reported_as_it_is(project: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+EDITABLE = """
+import os, site, sys
+os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+site.addsitedir(sys.argv[1])
+import mlx.core as mx, tiny_ops
+print(tiny_ops.extra.twice(mx.array(4.0)).item())
+"""
+
+
+def test_an_import_that_cannot_build_ends_with_the_reason(project: Path, tmp_path: Path) -> None:
+    # Compiles nothing again.
+    config = {"build-dir": "build", "editable.rebuild": "true", "editable.verbose": "false"}
+    build = f"from mlxgen import build; build.build_editable('editable', {config})"
+    output(run("-c", build, cwd=project))
+    (wheel,) = (project / "editable").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    (record,) = tmp_path.glob("*.dist-info/RECORD")
+    for name, said, size in csv.reader(record.read_text(encoding="utf-8").splitlines()):
+        data = (tmp_path / name).read_bytes()
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        assert (said, size) == (f"sha256={digest}", str(len(data))) or name.endswith("/RECORD")
+
+    def use() -> subprocess.CompletedProcess[str]:
+        return run("-c", EDITABLE, str(tmp_path), cwd=project)
+
+    def reason() -> str:
+        done = use()
+        assert done.returncode == 1 and "CalledProcessError" not in done.stderr
+        error = "ImportError: the changed sources of tiny_ops cannot be built"
+        return done.stderr.partition(error)[2]
+
+    path = project / "mlx_ops.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("variants", "varients"), encoding="utf-8")
+    try:
+        said = reason()
+        assert re.fullmatch(r":\nmlx_ops\.yaml:5:3: error\[MG\d+\]: .*\n1 error\n", said, re.DOTALL)
+    finally:
+        path.write_text(text, encoding="utf-8")
+    path = project / "csrc" / "mistake.cpp"
+    path.write_text("mistake", encoding="utf-8")
+    try:
+        assert reason() == "; the reason is above\n"
+    finally:
+        path.unlink()
+    assert output(use()) == "8.0\n"
+
+
 def test_a_build_of_selected_operators(project: Path, tmp_path: Path) -> None:
     build = "from mlxgen import build; build.build_wheel('selected', {'mlxgen.select': %r})"
     output(run("-c", build % "twice, axpby", cwd=project))
@@ -763,6 +815,7 @@ def test_editable_installs_have_a_build_folder_of_their_own(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
+    monkeypatch.setattr(build, "_say_why", lambda wheel: None)
     given = {}
     for name in ("build_wheel", "build_editable"):
         backend = SimpleNamespace(
