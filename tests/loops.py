@@ -35,6 +35,14 @@ SCALAR = dict.fromkeys(
 ) | {
     "log1prel_derivative": "takes as many steps as the order that it is given",
     **dict.fromkeys(("iv", "ive", "kv", "kve"), "one of several expansions, which take long each"),
+    **dict.fromkeys(
+        ("bessel_ratio", "ive_derivative", "kve_derivative"),
+        "one of several expansions, for an order that it is given",
+    ),
+    **dict.fromkeys(
+        ("boxcox_derivative", "boxcox1p_derivative", "log_quotient_slope"),
+        "one of several forms, so that no step overflows",
+    ),
 }
 
 

@@ -35,10 +35,10 @@ def test_variables(write_project: WriteProject, tmp_path: Path, arguments: list[
     assert probe.main([*arguments, "--define", "A=b=c"]) == 0
     text = (tmp_path / "probe.cmake").read_text(encoding="utf-8")
     assert text.endswith("\nset(KNOWN 1)\n")
-    assert "set(MLXGEN_NAME [==[tiny]==])" in text
-    assert f"set(MLXGEN_CSRC [==[{tmp_path / 'csrc'}]==])" in text
+    assert "set(MLXGEN_NAME [=[tiny]=])" in text
+    assert f"set(MLXGEN_CSRC [=[{tmp_path / 'csrc'}]=])" in text
     for name in ("MLX_ROOT", "MLX_VERSION", "NANOBIND_ROOT", "NANOBIND_VERSION"):
-        assert f"set(MLXGEN_{name} [==[" in text
+        assert f"set(MLXGEN_{name} [=[" in text
 
 
 def test_pinned_release_is_not_the_installed_one(
@@ -62,8 +62,8 @@ def test_other_releases_are_fetched(
     assert "set(MLXGEN_RELEASES )" in (tmp_path / "probe.cmake").read_text(encoding="utf-8")
     assert probe.main([*arguments, "--all"]) == 0
     text = (tmp_path / "probe.cmake").read_text(encoding="utf-8")
-    assert "set(MLXGEN_RELEASES [==[0.31.2]==] [==[0.31.0]==])" in text
-    assert "set(MLXGEN_RELEASE_FOLDERS [==[/0.31.2]==] [==[/0.31.0]==])" in text
+    assert "set(MLXGEN_RELEASES [=[0.31.2]=] [=[0.31.0]=])" in text
+    assert "set(MLXGEN_RELEASE_FOLDERS [=[/0.31.2]=] [=[/0.31.0]=])" in text
 
 
 def test_mlx_for_cuda_is_not_what_is_built_with(
@@ -83,8 +83,8 @@ def test_mlx_for_cuda_is_not_what_is_built_with(
     monkeypatch.setitem(sys.modules, "mlx.core", None)  # importing it is an error
     assert probe.main(arguments) == 0
     text = (tmp_path / "probe.cmake").read_text(encoding="utf-8")
-    assert f"set(MLXGEN_MLX_ROOT [==[{core.parent}]==])" in text
-    assert f"set(MLXGEN_MLX_CORE [==[{tmp_path / 'mlx' / core.name}]==])" in text
+    assert f"set(MLXGEN_MLX_ROOT [=[{core.parent}]=])" in text
+    assert f"set(MLXGEN_MLX_CORE [=[{tmp_path / 'mlx' / core.name}]=])" in text
 
 
 def test_release_that_is_newer_than_known(

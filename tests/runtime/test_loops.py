@@ -24,7 +24,10 @@ ONE_BY_ONE = {
     **dict.fromkeys(
         ("y0", "y1", "betainc_grad_x", "gammainc_grad_x"), "Apple's has no logarithm for vectors"
     ),
-    "cosm1": "computes in double, and Apple's has sin for two numbers, not for four",
+    **dict.fromkeys(
+        ("cosm1", "sine_derivative"),
+        "computes in double, and Apple's has sin for two numbers, not for four",
+    ),
 }
 
 
