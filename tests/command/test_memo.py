@@ -350,31 +350,19 @@ def test_two_entries_on_one_line(tmp_path: Path) -> None:
         assert ["a(" in sources[0], "b(" in sources[1]] == [True, True]
 
 
-def test_included_file_of_any_ending(tmp_path: Path) -> None:
-    """Nothing is up to date after an edit of a file that a header includes."""
-    folder = tmp_path / "project"
-    shutil.copytree(project.HERE, folder)
-    edits = Edits(folder, 0)
-    edits.part()
-    codes = []
-    for params in ("T x", "T x, T y", "T x"):
-        (folder / "csrc/part.inl").write_text(PART.format(params=params))
-        diags = Diagnostics()
-        generate.generate(project.settings(folder / YAML), folder / "out", diags)
-        codes.append([item.code for item in diags.sorted()])
-    assert codes == [[], ["MG503"], []]
-
-
-def test_file_outside_of_the_project(tmp_path: Path) -> None:
-    """A run reads files outside of the project again."""
+@pytest.mark.parametrize("folder_of_part", ["csrc", "."])
+def test_included_file_of_any_ending(tmp_path: Path, folder_of_part: str) -> None:
+    """Nothing is up to date after an edit of a file that a header includes, also elsewhere."""
     folder = tmp_path / "project"
     shutil.copytree(project.HERE, folder)
     Edits(folder, 0).part()
-    (folder / "csrc/part.h").write_text(CALLS_PART.replace("part.inl", "../part.inl"))
     (folder / "csrc/part.inl").unlink()
+    part = folder / folder_of_part / "part.inl"
+    name = "part.inl" if folder_of_part == "csrc" else "../part.inl"
+    (folder / "csrc/part.h").write_text(CALLS_PART.replace("part.inl", name))
     codes = []
     for params in ("T x", "T x, T y", "T x"):
-        (folder / "part.inl").write_text(PART.format(params=params))
+        part.write_text(PART.format(params=params))
         diags = Diagnostics()
         generate.generate(project.settings(folder / YAML), folder / "out", diags)
         codes.append([item.code for item in diags.sorted()])
