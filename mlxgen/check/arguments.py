@@ -127,6 +127,7 @@ def _parameters(
         own, rule = fixed.get(arg.name), f"k{camel(cpp)}Dtypes"
         if own is None:
             rule = rules.setdefault(others[arg.name], rule) if arg.name in others else GROUP
+        possible = (own,) if own else groups[others.get(arg.name, -1) + 1].dtypes
         p = Parameter(
             arg,
             arg.name,
@@ -136,7 +137,7 @@ def _parameters(
             place,
             tuple(after),
             dtype=own,
-            integral=own in INTEGER or own == "bool_",
+            integral=all(dtype in (*INTEGER, "bool_") for dtype in possible),
             rule=rule,
         )
         place += p.is_plain

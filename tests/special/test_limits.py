@@ -14,7 +14,11 @@ from mlxops import special
 KNOWN = yaml.safe_load((Path(__file__).parents[1] / "formulas.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("point", KNOWN["points"], ids=lambda point: point["op"])
+# Internal operators have no name in Python: tools.formulas compares their gradients.
+POINTS = [point for point in KNOWN["points"] if hasattr(special, point["op"])]
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point["op"])
 def test_gradient(point):
     arrays = [mx.array(x, dtype=mx.float32) for x in point["at"]]
     function = getattr(special, point["op"])
