@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partialmethod
 from pathlib import Path as FilePath
@@ -30,6 +30,7 @@ from ..read.signature import Spelling
 from ..read.sources import Sources
 from ..read.yaml import Entry
 from .axes import NamedAxes
+from .others import File, Others
 
 Path = tuple[str | int, ...]
 
@@ -59,9 +60,6 @@ def generated(name: str) -> str | None:
     return next((why for why, form in _FORMS if form.fullmatch(name)), None)
 
 
-Degrees = Callable[[str, Mapping[str, int]], Sequence[Fact]]
-
-
 @dataclass
 class SharedState:
     """The state shared by all entries of a file."""
@@ -71,12 +69,8 @@ class SharedState:
     diags: Diagnostics
     # Overloads of other packages, by dotted name.
     used: Mapping[str, Sequence[UsedOperator]] = field(default_factory=dict)
-    signatures: Mapping[str, Signature] = field(default_factory=dict)  # of entries, by name
-    degrees: Degrees = lambda *_: ()  # degrees of their results in a cotangent
-    pure: Callable[[str], bool] = lambda _: False  # results depend only on the arguments
-    overloads: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by Python name, in order
-    class_names: set[str] = field(default_factory=set)  # their classes
     broken: set[str] = field(default_factory=set)  # names of entries with unknown signature
+    file: File = field(default_factory=File)  # the other entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,6 +185,7 @@ class Context(Named):
     """An entry with its keys and signature."""
 
     around: SharedState
+    others: Others
     raw: OpEntry
     signature: Signature
     left_out: frozenset[str]  # keys with errors, which are missing in `raw`
@@ -293,14 +288,25 @@ class Context(Named):
 
     # Formulas
 
-    def scope(self, names: Mapping[str, Name], stream: bool = True) -> Scope:
+    def scope(
+        self, names: Mapping[str, Name], stream: bool = True, others: Others | None = None
+    ) -> Scope:
         """Return the scope of a formula of the entry."""
-        around = self.around
-        release = around.settings.mlx
-        lengths = self.axes.lengths
-        known = around.signatures, around.settings.namespace, around.overloads
-        scope = Scope(names, *known, stream, release, lengths, around.degrees, around.pure)
-        return scope._replace(used=around.used, lets=self.lets, unsized=self.axes.unsized)
+        others = others or self.others
+        return Scope(
+            names,
+            ops=others.signatures,
+            namespace=self.settings.namespace,
+            overloads=others.overloads,
+            stream=stream,
+            release=self.settings.mlx,
+            lengths=self.axes.lengths,
+            degrees=others.degrees,
+            pure=others.pure,
+            used=self.around.used,
+            lets=self.lets,
+            unsized=self.axes.unsized,
+        )
 
     def expanded(self, text: str) -> ast.expr:
         """Return the tree of a valid formula, with the `let`s that it uses."""
@@ -356,7 +362,10 @@ class Context(Named):
         # Formulas other than conditions see broadcast arrays, whose axes have no names.
         if self.elementwise and path[0] not in ("axes", "checks"):
             scope = scope._replace(lengths={})
-        return compile_formula(formula, scope, want, report)
+        expr = compile_formula(formula, scope, want, report)
+        if expr is None and not only:  # also if only the errors of another entry were reported
+            self.fail(path)
+        return expr
 
     def want_outputs(self, needs: Sequence[Need] = ()) -> Want:
         """Return the expected result of a formula for all outputs."""

@@ -20,6 +20,7 @@ from ..read.validate import validate
 from ..read.yaml import Entry
 from .context import GENERATED, SIGNATURES, Context, Named, Path, SharedState, generated
 from .lets import read_lets
+from .others import Others
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 DEEPEST = 10  # nested submodules, each a folder
@@ -49,8 +50,16 @@ def read_entry(entry: Entry, around: SharedState) -> Context | None:
             help = "add `name: my_op`, or write the name in the signature"
             diags.error("MG107", "the entry has no name", entry.span(), help=help)
         return None
+    others = Others(around.file)
     context = Context(
-        entry, name, diags, around=around, raw=raw, signature=signature, left_out=left_out
+        entry,
+        name,
+        diags,
+        around=around,
+        others=others,
+        raw=raw,
+        signature=signature,
+        left_out=left_out,
     )
     _check_names(context)
     read_lets(context)

@@ -6,19 +6,21 @@ of other entries. One run reports all errors at their locations in the YAML, and
 with errors from the result.
 
 ``resolve`` with ``only`` resolves some of the entries. Of the others it reads only the names, and
-the signatures of those that are called.
+the signatures of those that are called. ``resolve_changed`` resolves the entries that an edit
+concerns (others.py).
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import reduce
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..diagnostics import Diagnostics, Related, TooMany
 from ..formula.compile import compile_formula, is_pure, names_of
@@ -33,18 +35,22 @@ from ..read.used import packages
 from ..read.yaml import Document
 from . import gradients, results
 from .arguments import read_arguments
-from .context import Context, Named, SharedState
+from .context import SIGNATURES, Context, Named, SharedState
 from .defaults import check_defaults
 from .entry import check_keys, form_known, read_entry
 from .fit import check_manual, check_own_name
 from .kernels import match_kernels
 from .lets import check_unused_lets
 from .names import check_names
+from .others import File, Item, Others, Reads
 from .samples import Bounds, check_calls, check_overload, check_samples
 from .unused import check_unused
 
 _WRITTEN = {field.name for field in fields(Written)}
 _OF_DTYPES = {"dtypes", "dtype"}
+_NAMING = ("name", "python_name", "module", "tags", *SIGNATURES)  # keys that callers read
+
+Facts = Sequence[Fact]
 
 
 def resolve(
@@ -65,54 +71,91 @@ def resolve(
     """
     with suppress(TooMany):
         used = packages(settings, diags)
-        if used is None:
-            return []
-        file = _File(document, SharedState(settings, sources, diags, used), only)
-        check_names(file.entries, settings, sources, file.get)
-        wanted = [file.context(name) for name in file.entries if only is None or name in only]
-        ops = [op for context in wanted if context and (op := _operator(context, document.path))]
-        _check_cycles(ops, file)
-        return ops
+        if used is not None:
+            return _File(document, SharedState(settings, sources, diags, used)).resolve(only)
     return []
 
 
-class _File(Mapping[str, Signature]):
-    """The entries of a file. As a mapping: their signatures by name, read on first access."""
+def resolve_changed(
+    document: Document, sources: Sources, kept: Mapping[str, Reads]
+) -> tuple[list[Op], dict[str, Reads]]:
+    """Resolve the entries whose text changed, and those that read something that changed.
+
+    Args:
+        document: The parsed YAML.
+        sources: The hand-written sources, with the settings and diagnostics.
+        kept: The entries whose text and shared inputs are those of an earlier run, with what they
+            read then.
+
+    Returns:
+        The resolved operators, and what all valid entries read, resolved or not.
+    """
+    with suppress(TooMany):
+        used = packages(sources.settings, sources.diags)
+        if used is not None:
+            state = SharedState(sources.settings, sources, sources.diags, used)
+            file = _File(document, state, kept)
+            reads = {name: kept[name] for name in kept if file.unchanged(name, kept[name])}
+            ops = file.resolve({entry.name for entry in document.entries} - reads.keys())
+            return ops, reads | file.reads(ops)
+    return [], {}
+
+
+class Own(NamedTuple):
+    """Facts that follow from an entry's own formula."""
+
+    draws: bool  # it draws random numbers, or calls a function that may do so
+    calls: Sequence[str] = ()  # other entries
+
+    @classmethod
+    def of(cls, expr: Expr) -> Own:
+        return cls(bool(expr.impure), sorted(expr.ops))
+
+
+class _File(File):
+    """The entries of a file, which are read on first access, and facts about them."""
 
     def __init__(
-        self, document: Document, around: SharedState, only: Collection[str | None] | None
+        self, document: Document, around: SharedState, kept: Mapping[str, Reads] | None = None
     ) -> None:
-        self.around, self.only = around, only
+        self.path, self.around = document.path, around
+        around.file = self
         self.entries: dict[str, Named] = {}  # by name, in order
-        around.signatures, around.degrees, around.pure = self, self.degrees, self.pure
+        self._texts: dict[Item, str] = {}
+        self._own: dict[str, Own | None] = {}
         self._pure: dict[str, bool] = {}
-        self._degrees: dict[tuple[str, frozenset[tuple[str, int]]], Sequence[Fact]] = {}
+        self._degrees: dict[tuple[str, frozenset[tuple[str, int]]], tuple[Facts, Others]] = {}
         for entry in document.entries:
-            if only is None or entry.name in only:
-                named: Named | None = read_entry(entry, around)
+            named: Named | None
+            if entry.name is None:  # reports this
+                named = read_entry(entry, around)
             else:
-                named = Named(entry, entry.name, around.diags) if entry.name else None
-            if named is None:
-                around.broken |= {entry.name} if entry.name else set()
-            elif (known := self.entries.setdefault(named.name, named)) is not named:
+                named = Named(entry, entry.name, around.diags)
+            if named and (known := self.entries.setdefault(named.name, named)) is not named:
                 first = Related("it is first defined here", known.name_span)
                 named.error("defined_twice", named.at_name, related=[first])
         if not document.complete:
             around.broken.update(document.names() - self.entries.keys())
-        around.overloads = _overloads(self.entries.values())
-        for name in self.entries:
-            around.class_names.add(camel(name))
+        self._overloads = _overloads(self.entries.values())
+        self._classes = {camel(name) for name in self.entries}
+        for name, reads in (kept or {}).items():
+            if self._digest(reads.items) == reads.digest:
+                self._own[name] = Own(reads.draws, reads.calls)
 
-    def __getitem__(self, name: str) -> Signature:
-        if context := self.context(name):
-            return context.signature
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
+    def resolve(self, only: Collection[str | None] | None) -> list[Op]:
+        """Return the operators of some entries, or of all; check the names of all entries."""
+        wanted = [name for name in self.entries if only is None or name in only]
+        contexts = [context for name in wanted if (context := self.context(name))]
+        valid = {name: e for name, e in self.entries.items() if name not in self.around.broken}
+        check_names(valid, self.around.settings, self.around.sources, self.signature)
+        ops = []
+        for context in contexts:
+            if op := _operator(context, self.path):
+                ops.append(op)
+                if context.raw.composite is not None and op.forward.expr:
+                    self._own[op.name] = Own.of(op.forward.expr)
+        self._check_cycles(ops, wanted)
+        return ops
 
     def context(self, name: str) -> Context | None:
         """Return an entry with its keys and signature, or None if these are missing or invalid."""
@@ -126,39 +169,143 @@ class _File(Mapping[str, Signature]):
             self.entries[name] = context
         return context
 
-    def composite_calls(self, name: str) -> Iterable[str]:
-        """Return the entries that the composite of an unresolved entry calls."""
-        if self.only is None or name in self.only or not (context := self.context(name)):
-            return ()  # resolved, or it has errors
-        expr = _composed(context, {})
-        return expr.ops if expr else ()
+    # ------------------------------------------------------------- parts that other entries read
 
-    def degrees(self, name: str, given: Mapping[str, int]) -> Sequence[Fact]:
-        """Return the facts about an entry's results, given the degrees of its arguments.
+    def names(self, part: str) -> Sequence[str]:
+        return [*(self.entries if part == "signature" else self._overloads)]
 
-        They follow from its composite or the function that it binds. Kernels have no facts.
-        """
-        key, context = (name, frozenset(given.items())), self.context(name)
-        if key in self._degrees or context is None:
-            return self._degrees.get(key, ())
-        self._degrees[key] = ()  # for the recursion below: composites may form a cycle
-        expr = _composed(context, given)
-        found: Sequence[Fact] = (expr.known or ()) if expr else ()
+    def signature(self, name: str) -> Signature | None:
+        context = self.context(name)
+        return context.signature if context else None
+
+    def overload(self, name: str) -> Sequence[str] | None:
+        return self._overloads.get(name)
+
+    def has_class(self, name: str) -> bool:
+        return name in self._classes
+
+    def degrees(self, name: str, given: Mapping[str, int]) -> tuple[Facts, Others]:
+        """Return facts that follow from its composite or the bound function; none for kernels."""
+        key = name, frozenset(given.items())
+        if key in self._degrees:
+            return self._degrees[key]
+        inner, context = Others(self), self.context(name)
+        self._degrees[key] = (), inner  # for the recursion below: composites may form a cycle
+        if context is None:
+            return (), inner
+        expr = _composed(context, given, inner)
+        found: Facts = (expr.known or ()) if expr else ()
         if not expr and context.raw.jvp == "linear":  # in all of its arrays together
             arrays = [
                 Fact(degree=given[a.name]) for a in context.signature.arrays if a.name in given
             ]
             found = [Fact(degree=degree_of_all(arrays, "sum"))] * len(context.signature.outputs)
-        self._degrees[key] = found
+        self._degrees[key] = found, inner
+        return found, inner
+
+    def pure(self, name: str) -> bool | None:
+        caller: dict[str, str] = {}
+        pending, found = [name], True
+        while pending:
+            last = pending.pop()
+            own = self._own_facts(last)
+            found &= own is not None
+            if self._pure.get(last) is False or (own and own.draws):
+                while last != name:
+                    self._pure[last] = False
+                    last = caller[last]
+                self._pure[name] = False
+                return False
+            for called in own.calls if own and last not in self._pure else ():
+                if called not in caller:
+                    caller[called] = last
+                    pending.append(called)
+        if not found:
+            return None
+        self._pure |= dict.fromkeys([name, *caller], True)
+        return True
+
+    def _own_facts(self, name: str) -> Own | None:
+        """Return the facts about an entry's own formula; None if it has errors."""
+        if name not in self._own:
+            self._own[name] = None
+            if context := self.context(name):
+                expr = _composed(context, {}, context.others)
+                if expr:
+                    self._own[name] = Own.of(expr)
+                elif context.raw.composite is None:
+                    kernels = context.raw.dispatch or context.raw.manual
+                    self._own[name] = Own(draws=not kernels)
+        return self._own[name]
+
+    # ------------------------------------------------------------- incremental runs
+
+    def unchanged(self, name: str, reads: Reads) -> bool:
+        """Return whether everything is unchanged that an entry read in an earlier run.
+
+        The purity of an entry with errors counts as unchanged, until it has none.
+        """
+        pure = reads.pure.items()
+        return name in self._own and all(self.pure(called) in (was, None) for called, was in pure)
+
+    def reads(self, ops: Iterable[Op]) -> dict[str, Reads]:
+        """Return what valid entries read. One that calls an entry with errors is omitted."""
+        found = {}
+        for op in ops:
+            context, own = self.context(op.name), self._own_facts(op.name)
+            if context and own and None not in context.others.purity.values():
+                items = sorted(context.others.items)
+                pure = {name: bool(is_pure) for name, is_pure in context.others.purity.items()}
+                found[op.name] = Reads(items, self._digest(items), pure, *own)
         return found
 
-    def pure(self, name: str) -> bool:
-        """Return whether the results depend only on the arguments; bound csrc functions may not."""
-        if name not in self._pure and (context := self.context(name)):
-            self._pure[name] = False  # for the recursion below
-            expr, kernels = _composed(context, {}), context.raw.dispatch or context.raw.manual
-            self._pure[name] = is_pure(expr, self.pure) if expr else bool(kernels)
-        return self._pure.get(name, False)
+    def _digest(self, items: Iterable[Item]) -> str:
+        """Return a hash of the texts of some parts."""
+        texts = "\0".join(self._text(*item) for item in items)
+        return hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def _text(self, part: str, name: str) -> str:
+        """Return a text that is equal for two files only if the part is."""
+        if (part, name) not in self._texts:
+            named = self.entries.get(name)
+            if part == "class":
+                text = str(self.has_class(name))
+            elif part == "overload":
+                text = str(self.overload(name))
+            elif named is None:
+                text = ""
+            elif part == "signature":
+                text = str([named.entry.words(key) for key in _NAMING])
+            else:
+                text = named.entry.key
+            self._texts[part, name] = text
+        return self._texts[part, name]
+
+    def _check_cycles(self, ops: list[Op], wanted: Collection[str]) -> None:
+        """Report composites that call each other in a cycle."""
+        exprs = {op.name: op.forward.expr for op in ops}
+        calls: dict[str, Iterable[str]] = dict.fromkeys(wanted, ())  # entries with errors
+        calls |= {name: expr.ops if expr else () for name, expr in exprs.items()}
+        pending = [name for called in calls.values() for name in called]
+        for name in pending:  # grows in the loop
+            if name not in calls:
+                own = self._own_facts(name)
+                calls[name] = own.calls if own else ()
+                pending += calls[name]
+        order = list(self.entries)
+        while True:
+            try:
+                return TopologicalSorter(calls).prepare()
+            except CycleError as error:
+                cycle: list[str] = error.args[1][:0:-1]  # reversed: callers first
+            first = cycle.index(min(cycle, key=order.index))
+            cycle = [*cycle[first:], *cycle[: first + 1]]
+            what = "composites call each other in a cycle: " + " -> ".join(cycle)
+            if len(cycle) == 2:
+                what = "the composite calls itself"
+            self.entries[cycle[0]].error("circle", ("composite",), what=what)
+            for name in cycle:
+                calls[name] = ()
 
 
 def _overloads(entries: Collection[Named]) -> dict[str, list[str]]:
@@ -175,14 +322,17 @@ def _overloads(entries: Collection[Named]) -> dict[str, list[str]]:
     return {name: group for name, group in groups.items() if group != [name]}
 
 
-def _composed(context: Context, degrees: Mapping[str, int]) -> Expr | None:
-    """Compile the composite of an entry, or the call of the MLX function that it binds."""
+def _composed(context: Context, degrees: Mapping[str, int], others: Others) -> Expr | None:
+    """Compile the composite of an entry, or the call of the MLX function that it binds.
+
+    What it reads of other entries is recorded in ``others``. Their purity has no part in the facts.
+    """
     composite = context.raw.composite
     texts = results.bound_texts(context) if composite is None else [composite]
     args = context.signature.args
     facts = {arg.name: Fact(degree=degrees.get(arg.name, 0)) for arg in args}
     names = names_of(args, facts)
-    scope = context.scope(names)
+    scope = context.scope(names, others=others)._replace(pure=lambda _: False)
     if composite is None:  # the name refers to MLX's function, not to this entry
         scope = scope._replace(ops={}, overloads={}, lets={})
     want = context.want_outputs()
@@ -216,7 +366,8 @@ def _operator(context: Context, path: str) -> Op | None:
         check_manual(context, part)
     if not context.ok:
         return None
-    pure, composed = context.around.pure, context.raw.composite is not None and forward.expr
+    composed = context.raw.composite is not None and forward.expr
+    pure = context.others.pure
     op = Op(
         entry=_written(context, bounds),
         name=context.name,
@@ -248,28 +399,3 @@ def _written(context: Context, bounds: Bounds) -> Written:
     if not (text and context.lets) or words(parsed(text)).isdisjoint(context.lets):
         return written
     return replace(written, composite=ast.unparse(context.expanded(text)))
-
-
-def _check_cycles(ops: list[Op], file: _File) -> None:
-    """Report composites that call each other in a cycle."""
-    exprs = {op.name: op.forward.expr for op in ops}
-    calls: dict[str, Iterable[str]] = {name: e.ops if e else () for name, e in exprs.items()}
-    pending = [name for called in calls.values() for name in called]
-    for name in pending:  # grows in the loop
-        if name not in calls:
-            calls[name] = file.composite_calls(name)
-            pending += calls[name]
-    order = list(file.entries)
-    while True:
-        try:
-            return TopologicalSorter(calls).prepare()
-        except CycleError as error:
-            cycle: list[str] = error.args[1][:0:-1]  # reversed: callers first
-        first = cycle.index(min(cycle, key=order.index))
-        cycle = [*cycle[first:], *cycle[: first + 1]]
-        what = "composites call each other in a cycle: " + " -> ".join(cycle)
-        if len(cycle) == 2:
-            what = "the composite calls itself"
-        file.entries[cycle[0]].error("circle", ("composite",), what=what)
-        for name in cycle:
-            calls[name] = ()

@@ -187,7 +187,7 @@ def declared_at(span: Span) -> Related:
 def spelled(context: Context, function: Function) -> str:
     """Return a function's name in generated code, where an argument or class could hide it."""
     name = function.qualified_name
-    hidden = "::" not in name or name.split("::")[0] in context.around.class_names
+    hidden = "::" not in name or context.others.hides(name.split("::")[0])
     return f"::{name}" if hidden else name
 
 

@@ -236,8 +236,9 @@ def _described(sample: Sample) -> Iterator[tuple[Path, ArraySample]]:
 
 def check_overload(context: Context, samples: Mapping[int, Sample]) -> None:
     """Report samples with which Python calls another overload of the same name."""
-    names = context.around.overloads.get(context.python_name, ())
-    signatures = {name: s for name in names if (s := context.around.signatures.get(name))}
+    others = context.others
+    names = others.overloads.get(context.python_name, ())
+    signatures = {name: others.signatures[name] for name in names if name in others.signatures}
     if context.name not in signatures or not context.signature.arrays:
         return
     for i, sample in samples.items():

@@ -2,11 +2,11 @@
 
 ``generate`` uses this between runs, and the editor between keystrokes.
 
-The output of an entry depends on its own text, on the other entries that it names (``Outside``),
-and on the inputs shared by all entries (``base_hash``). It is therefore cached under a hash of the
-three. Names are still compared among all entries, because any two may clash. An entry with a
-diagnostic is not cached, so that the next run repeats the diagnostic. If a hand-written file has a
-diagnostic, none of the newly resolved entries is cached.
+The output of an entry depends on its own text, on the inputs shared by all entries (``base_hash``),
+and on what it read of other entries. It is cached under a hash of the first two, together with the
+third (``check.others.Reads``). Names are still compared among all entries, because any two may
+clash. An entry with a diagnostic is not cached, so that the next run repeats the diagnostic. If a
+hand-written file has a diagnostic, none of the newly resolved entries is cached.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..check.file import resolve
-from ..check.outside import Outside
+from ..check.file import resolve, resolve_changed
+from ..check.others import Reads
 from ..model.op import Op
 from ..read.sources import Sources
 from ..read.yaml import Document
@@ -31,21 +32,31 @@ _DIRECTIVE = re.compile(r"^%.*", re.MULTILINE)  # YAML directives affect all ent
 T = TypeVar("T", Op, Pieces)
 
 
+class Cached(NamedTuple, Generic[T]):
+    """The output of an entry, and what it read of others."""
+
+    reads: Reads
+    value: T
+
+
 class Memo(Generic[T]):
     """The cached output of a file's entries."""
 
-    def __init__(self, kept: dict[str, T] | None = None) -> None:
-        self.kept: dict[str, T] = kept or {}  # by the hash of an entry's inputs
+    def __init__(self, kept: dict[str, Cached[T]] | None = None) -> None:
+        self.kept: dict[str, Cached[T]] = kept or {}  # by the hash of an entry's text and `base`
 
     def look(self, base: str, document: Document, sources: Sources) -> list[Op]:
         """Resolve the entries that are not cached."""
         self._document, self._sources = document, sources
-        outside = Outside(document, sources)
         all_of = base, *_DIRECTIVE.findall(document.text)
-        self._keys = [digest(all_of, e.key, outside.of(e)) for e in document.entries]
-        entries = zip(document.entries, self._keys, strict=True)
-        wanted = {entry.name for entry, key in entries if key not in self.kept}
-        ops = resolve(document, sources.settings, sources, sources.diags, wanted)
+        self._keys = [digest(all_of, entry.key) for entry in document.entries]
+        number = Counter(entry.name for entry in document.entries)
+        reads = {
+            entry.name: self.kept[key].reads
+            for entry, key in zip(document.entries, self._keys, strict=True)
+            if entry.name and number[entry.name] == 1 and key in self.kept
+        }
+        ops, self._reads = resolve_changed(document, sources, reads)
         check_metal(ops, sources, sources.diags)
         return ops
 
@@ -60,12 +71,15 @@ class Memo(Generic[T]):
         new = {value.name: value for value in resolved}
         given, before, self.kept = [], self.kept, {}
         for i, (entry, key) in enumerate(zip(entries, self._keys, strict=True)):
-            if (value := before.get(key) or new.get(entry.name or "")) is None:
+            name = entry.name or ""
+            if name not in new and name not in self._reads:
                 continue
+            value = new[name] if name in new else before[key].value
             value = value if value.line == entry.line else value.at_line(entry.line)
             given.append(value)
-            if i not in places and entry.name not in names and (covered or key in before):
-                self.kept[key] = value
+            reported = i in places or name in names
+            if name in self._reads and not reported and (covered or name not in new):
+                self.kept[key] = Cached(self._reads[name], value)
         return given
 
 
@@ -73,14 +87,21 @@ def load(text: str) -> Memo[Pieces]:
     """Load the cache from a manifest; return an empty one if it is invalid."""
     try:
         kept = json.loads(text)
-        return Memo({key: Pieces(*values) for key, values in kept.items()})
+        return Memo({key: Cached(_reads(*of), Pieces(*v)) for key, (of, v) in kept.items()})
     except (ValueError, TypeError, AttributeError):
         return Memo()
 
 
+def _reads(items: Iterable[Iterable[str]], *others: Any) -> Reads:
+    return Reads([(part, name) for part, name in items], *others)
+
+
 def dump(memo: Memo[Pieces]) -> str:
     """Return the cache for a manifest, without the text that is in an entry's own files."""
-    kept = {key: p._replace(header="", source="") for key, p in memo.kept.items()}
+    kept = {
+        key: (reads, value._replace(header="", source=""))
+        for key, (reads, value) in memo.kept.items()
+    }
     return json.dumps(kept, ensure_ascii=False)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from sample import project
 
-from mlxgen.check.file import resolve
-from mlxgen.check.outside import Outside
+from mlxgen.check.file import resolve, resolve_changed
 from mlxgen.command.operators import mlx_include
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.model.op import Op
@@ -75,20 +74,41 @@ def test_circles_through_others() -> None:
     assert "MG605" in looked_at(circle, None)[1]
 
 
-def test_what_is_outside() -> None:
-    def outside(text: str) -> dict[str | None, str]:
+def test_what_is_read() -> None:
+    """An entry is resolved again after a change of something that it read, and of nothing else."""
+
+    def parsed(text: str) -> tuple[Document, Sources]:
         diags = Diagnostics()
         document = Document.parse(text, "ops.yaml", diags)
         assert document is not None
-        found = Outside(document, Sources(project.settings(project.YAML), diags, mlx_include()))
-        return {entry.name: found.of(entry) for entry in document.entries}
+        return document, Sources(project.settings(project.YAML), diags, mlx_include())
 
-    before = outside(CALLS)
-    assert outside(CALLS.replace("x + x", "2 * x")) == before
-    more = CALLS + '- signature: "g(x: array) -> array"\n  composite: x\n  grad: {x: four(grad)}\n'
-    whole, after = outside(more), outside(more.replace("x + x", "x * x"))  # no longer linear
-    assert {name for name in whole if whole[name] != after[name]} == {"g"}
-    after = outside(CALLS.replace("twice(x: array)", "twice(x: array, n: int = 2)"))
-    assert {name for name in before if before[name] != after[name]} == {"twice", "four"}
-    after = outside(CALLS + '- signature: "exp(x: array) -> array"\n  composite: mx.exp(x)\n')
-    assert {name for name in before if before[name] != after[name]} == {"other"}
+    def changed(before: str, after: str) -> set[str]:
+        kept = resolve_changed(*parsed(before), {})[1]
+        edited = {entry.name for entry in parsed(before)[0].entries if entry.key not in keys(after)}
+        kept = {name: reads for name, reads in kept.items() if name not in edited}
+        _, reads = resolve_changed(*parsed(after), kept)
+        assert reads == resolve_changed(*parsed(after), {})[1]  # as if nothing was kept
+        return {name for name in kept if reads.get(name) is not kept[name]}
+
+    def keys(text: str) -> set[str]:
+        return {entry.key for entry in parsed(text)[0].entries}
+
+    assert changed(CALLS, CALLS.replace("x + x", "2 * x")) == set()
+    gradient = '- signature: "g(x: array) -> array"\n  composite: x\n  grad: {x: four(grad)}\n'
+    more = CALLS + gradient
+    assert changed(more, more.replace("x + x", "x * x")) == {"g"}  # no longer linear
+    assert changed(CALLS, CALLS.replace("twice(x: array)", "twice(x: array, n: int = 2)")) == {
+        "four"
+    }
+    shadow = '- signature: "exp(x: array) -> array"\n  composite: mx.exp(x)\n'
+    assert changed(CALLS, CALLS + shadow) == {"other"}
+    assert changed(CALLS + shadow, CALLS) == {"other"}
+    noise = '- signature: "noise(x: array, key: array | None = None) -> array"\n'
+    noise += "  composite: zeros_like(x) if key is None else key\n"
+    noise += '- signature: "zero(x: array) -> array"\n  composite: noise(x) - noise(x)\n'
+    drawn = noise.replace(
+        "zeros_like(x) if key is None else key", "random.normal(x.shape, key=key)"
+    )
+    assert changed(noise, drawn) == {"zero"}
+    assert changed(CALLS, CALLS.replace("x + x", "x + x\n  tags: [internal]")) == {"four"}

@@ -38,11 +38,16 @@ ANCHORED = """
 """
 NOISE = """
 - name: noise
-  signature: "noise(x: array) -> array"
+  signature: "noise(x: array, key: array | None = None) -> array"
   composite: {formula}
 - signature: "both(x: array) -> array"
   composite: noise(x) - noise(x)
 """
+RANDOM = (
+    "x + x if key is None else key",
+    "twice(x) if key is None else key",  # of csrc, where it may draw numbers
+    "random.normal(x.shape, key=key)",
+)
 PART = """#pragma once
 #define PART {params}
 """
@@ -168,7 +173,7 @@ class Edits:
     def noise(self) -> None:
         """Make an entry that is called twice deterministic, or random."""
         text = re.sub(r"\n- name: noise.*?(?=\n- name|\Z)", "", self.read(YAML), flags=re.DOTALL)
-        formula = self.random.choice(("x + x", "twice(x)", "x + mx.random.normal(x.shape)"))
+        formula = self.random.choice(RANDOM)
         self.write(YAML, text + NOISE.format(formula=formula))
 
     def part(self) -> None:

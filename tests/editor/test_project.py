@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mlxgen.command import memo, operators
+from mlxgen.check.file import _File
+from mlxgen.command import operators
 from mlxgen.diagnostics import Diagnostic, Diagnostics
 from mlxgen.editor.project import Project
 
@@ -109,13 +110,13 @@ def test_says_it_again(folder: Path, right: str, wrong: str) -> None:
 def test_looks_at_what_was_edited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only edited entries, their dependents and entries with errors are resolved."""
     asked: list[set[str]] = []
-    resolve = memo.resolve
+    resolve = _File.resolve
 
-    def seen(*arguments: Any) -> Any:
-        asked.append({*arguments[4]})
-        return resolve(*arguments)
+    def seen(file: _File, only: set[str]) -> Any:
+        asked.append(only)
+        return resolve(file, only)
 
-    monkeypatch.setattr(memo, "resolve", seen)
+    monkeypatch.setattr(_File, "resolve", seen)
     unsaved: dict[str, str] = {}
     project = Project(folder / "mlx_ops.yaml", unsaved)
     project.check(RIGHT)
