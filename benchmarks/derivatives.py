@@ -176,7 +176,7 @@ def _cell(
 @cache
 def _operators() -> dict[str, list[str]]:
     """Return the names of the array arguments by function."""
-    operators = json.loads((files("mlxops") / "ops.json").read_text(encoding="utf-8"))
+    operators = json.loads((files("mlxops") / "ops.json").read_text(encoding="utf-8"))["operators"]
     return {
         op["python_name"]: [a["name"] for a in op["args"] if a["kind"] == "array"]
         for op in operators

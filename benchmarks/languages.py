@@ -107,7 +107,7 @@ def _lines(folder: Path) -> Iterator[Result]:
     """Yield the lines per operator: C's header and functions, Rust's declarations and crate."""
     command = [sys.executable, "-m", "mlxgen", "generate", "--project", str(ROOT)]
     run_command([*command, "--language", "rust", "--output", str(folder)])
-    ops = json.loads((folder / "python" / "ops.json").read_text("utf-8"))
+    ops = json.loads((folder / "python" / "ops.json").read_text("utf-8"))["operators"]
     public = sum("internal" not in op["tags"] for op in ops)
     header, sources = folder / "include" / "mlxops_c.h", sorted(folder.glob("c/functions_*.cpp"))
     tool = Path(sys.executable).with_name("clang-format")

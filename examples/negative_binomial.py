@@ -183,7 +183,7 @@ def operators_table() -> Table:
     table = Table(
         "operator", "signature", "backends", "gradient", title="mlxops", title_justify="left"
     )
-    for op in json.loads((files("mlxops") / "ops.json").read_text(encoding="utf-8")):
+    for op in json.loads((files("mlxops") / "ops.json").read_text(encoding="utf-8"))["operators"]:
         if "internal" in op["tags"]:  # not public in Python
             continue
         backends = ", ".join(sorted(op["kernels"])) or f"all ({op['form']})"

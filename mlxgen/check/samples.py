@@ -106,7 +106,7 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
                 yield from (((i, *path), problem) for path, problem in _array_problems(item))
         if not right or items is not value:
             like = "[{low: 0}, null]" if absent else "[{low: 0}, {low: 1}]"
-            yield (), f"a {type.kind.value} must be a list of mappings, such as {like}"
+            yield (), f"a {type.kind.label} must be a list of mappings, such as {like}"
     else:
         value = type.spread(value)
         wanted = with_article(type) + f" of length {type.length}" * ((type.length or 1) > 1)

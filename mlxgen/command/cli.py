@@ -395,6 +395,8 @@ def _operators(diags: Diagnostics, path: Path, project: Path | None) -> list[dic
         return [op_dict(op) for op in load(diags, project, path)[0]]
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict):  # releases before 1.0 wrote the list alone
+            found = found.get("operators")
         if isinstance(found, list) and all(isinstance(op, dict) for op in found):
             return found
     raise click.BadParameter(f"{path} is not an ops.json")

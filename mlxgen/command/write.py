@@ -27,8 +27,10 @@ from ..diagnostics import COMMAND_LINE, Diagnostics
 
 MANIFEST = ".mlxgen.json"
 _TEMPORARY = ".mlxgen.tmp"
-# The beginning of mlxgen's own files: the marker, or the first item of ops.json (no comments).
-_MARK = re.compile(rb"by mlxgen|mlxgen operators|\A\[\s*(\{\"name\"|\]\s*\Z)", re.IGNORECASE)
+# The beginning of mlxgen's own files: the marker, or the beginning of ops.json (no comments).
+_MARK = re.compile(
+    rb"by mlxgen|mlxgen operators|\A\{\"schema\": \d+, \"operators\": \[", re.IGNORECASE
+)
 
 
 class Changes(NamedTuple):

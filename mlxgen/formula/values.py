@@ -33,7 +33,7 @@ PRESENT = True
 
 # Descriptions of kinds in messages.
 TEXTS = {
-    **{spelling.slot: f"a {kind.value}" for kind, spelling in KINDS.items()},
+    **{spelling.slot: f"a {kind.label}" for kind, spelling in KINDS.items()},
     **{"array": "an array", "int": "an int", "none": "None", "str": "a string"},
     "tuple": "a tuple",  # written in the formula; its items are values
     "union": "an array or a string",

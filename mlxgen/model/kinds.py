@@ -1,6 +1,7 @@
-"""The kinds of arguments, and their types in C++, Python, MLX's functions and kernels.
+"""The kinds of arguments: one table of what each accepts, and how each language spells it.
 
-``KINDS`` is the only table of these types. dtypes.py has the types of array elements.
+``KINDS`` is the only table of kinds in the core; the languages of plug-ins (render/c_api.py) have a
+column of their own. dtypes.py has the types of array elements.
 """
 
 from __future__ import annotations
@@ -13,50 +14,55 @@ from .cpp import ARRAY, ARRAYS, BOOL, DOUBLE, ELEMENT, FLOAT, INT, INT64, NUMBER
 
 
 class Kind(enum.Enum):
-    """The kind of an argument; the value is its name in messages."""
+    """The kind of an argument; the value is its key in ``ops.json``, which never changes."""
 
     ARRAY = "array"
-    ARRAYS = "list of arrays"
-    OPTIONALS = "list of optional arrays"
+    ARRAYS = "arrays"
+    OPTIONALS = "optionals"
     FLOAT = "float"
     INT = "int"
     BOOL = "bool"
     NUMBER = "number"
-    STR = "string"
-    ENUM = "enumerated string"
-    INTS = "list of ints"
-    FLOATS = "list of floats"
-    BOOLS = "list of bools"
-    NESTED = "list of lists of ints"
+    STR = "str"
+    ENUM = "enum"
+    INTS = "ints"
+    FLOATS = "floats"
+    BOOLS = "bools"
+    NESTED = "nested"
     SHAPE = "shape"
     AXES = "axes"
     DTYPE = "dtype"
 
     __hash__ = object.__hash__  # by identity: Enum's own is written in Python
 
+    @classmethod
+    def _missing_(cls, value: object) -> Kind | None:
+        """Find a kind by its name in messages, which older tables contain."""
+        return next((kind for kind, row in KINDS.items() if row.label == value), None)
 
-class Spelling(NamedTuple):
-    """The types of a kind. Kernels support kinds with ``scalars`` and ``metal``."""
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return KINDS[self].label
 
+
+class Row(NamedTuple):
+    """The facts about a kind. Kernels support kinds with ``scalars`` and ``metal``."""
+
+    label: str  # in messages
     cpp: CppType
     python: str  # in annotations; {}: the strings of an enumerated string
     slot: str  # in the table of MLX's functions
+    accepts: str  # the kinds of Python values that need no conversion; `empty` is an empty list
+    words: tuple[str, str, str] = ("", "", "")  # in signatures in C++, Python and torch
+    wider: tuple[Kind, ...] = ()  # the other kinds that accept all of its values
+    item: Kind | None = None  # of a list of attributes
+    values: tuple[type, ...] = ()  # of defaults and samples, other than lists
+    bound: str = ""  # the parameter of the function that Python calls; empty: the C++ type
     by_value: bool = False  # C++ passes it by value
     scalars: tuple[CppType, ...] = ()  # for parameters of CPU kernels; the first is the usual one
     metal: tuple[CppType, ...] = ()  # for parameters of Metal kernels
 
-
-# For each kind, the other kinds that accept all of its values.
-WIDER: Mapping[Kind, tuple[Kind, ...]] = {
-    Kind.BOOL: (Kind.INT, Kind.FLOAT, Kind.NUMBER, Kind.ARRAY),
-    Kind.INT: (Kind.FLOAT, Kind.NUMBER, Kind.ARRAY, Kind.AXES),
-    Kind.FLOAT: (Kind.NUMBER, Kind.ARRAY),
-    Kind.NUMBER: (Kind.ARRAY,),
-    Kind.ENUM: (Kind.STR,),
-    Kind.INTS: (Kind.SHAPE, Kind.AXES, Kind.FLOATS),
-    Kind.SHAPE: (Kind.INTS, Kind.AXES, Kind.FLOATS),
-    Kind.ARRAYS: (Kind.OPTIONALS,),
-}
 
 # Metal's integers, by the first name in METAL_TYPES, and the C++ integers of the same width.
 METAL_INTS: Mapping[str, str] = {
@@ -72,35 +78,178 @@ def _list(of: CppType) -> CppType:
 
 
 _STRING, _INTS = CppType("string", "std"), _list(INT)
-KINDS: Mapping[Kind, Spelling] = {
-    Kind.ARRAY: Spelling(ARRAY, "array", "array"),
-    Kind.ARRAYS: Spelling(ARRAYS, "list[array]", "arrays"),
+KINDS: Mapping[Kind, Row] = {
+    Kind.ARRAY: Row(
+        label="array",
+        cpp=ARRAY,
+        python="array",
+        words=("array", "array", "Tensor array"),
+        slot="array",
+        accepts="array bool int float",
+        values=(bool, int, float),  # defaults of arrays are numbers
+        bound="const mlxgen::ArrayArg&",
+    ),
+    Kind.ARRAYS: Row(
+        label="list of arrays",
+        cpp=ARRAYS,
+        python="list[array]",
+        slot="arrays",
+        accepts="arrays ints empty",
+        wider=(Kind.OPTIONALS,),
+        bound="const std::vector<mlxgen::ArrayArg>&",
+    ),
     # Not an input of a primitive: composites and bound functions only.
-    Kind.OPTIONALS: Spelling(
-        _list(CppType("optional", "std", (ARRAY,))), "Sequence[array | None]", "optionals"
+    Kind.OPTIONALS: Row(
+        label="list of optional arrays",
+        cpp=_list(CppType("optional", "std", (ARRAY,))),
+        python="Sequence[array | None]",
+        slot="optionals",
+        accepts="arrays optionals empty",
+        bound="const std::vector<std::optional<mlxgen::ArrayArg>>&",
     ),
-    Kind.FLOAT: Spelling(DOUBLE, "float", "float", True, (ELEMENT, FLOAT, DOUBLE), (FLOAT,)),
-    Kind.INT: Spelling(INT, "int", "int", True, (INT, INT64), (INT, INT64)),
-    Kind.BOOL: Spelling(BOOL, "bool", "bool", True, (BOOL,), (BOOL,)),
+    Kind.FLOAT: Row(
+        label="float",
+        cpp=DOUBLE,
+        python="float",
+        words=("double", "float", "float"),
+        slot="float",
+        accepts="float",
+        wider=(Kind.NUMBER, Kind.ARRAY),
+        values=(int, float),
+        by_value=True,
+        scalars=(ELEMENT, FLOAT, DOUBLE),
+        metal=(FLOAT,),
+    ),
+    Kind.INT: Row(
+        label="int",
+        cpp=INT,
+        python="int",
+        words=("int int32_t", "int", "int SymInt"),
+        slot="int",
+        accepts="int",
+        wider=(Kind.FLOAT, Kind.NUMBER, Kind.ARRAY, Kind.AXES),
+        values=(int,),
+        bound="const mlxgen::IntArg&",
+        by_value=True,
+        scalars=(INT, INT64),
+        metal=(INT, INT64),
+    ),
+    Kind.BOOL: Row(
+        label="bool",
+        cpp=BOOL,
+        python="bool",
+        words=("bool", "bool", "bool"),
+        slot="bool",
+        accepts="bool",
+        wider=(Kind.INT, Kind.FLOAT, Kind.NUMBER, Kind.ARRAY),
+        values=(bool,),
+        by_value=True,
+        scalars=(BOOL,),
+        metal=(BOOL,),
+    ),
     # A number that remembers whether it is a bool, an int or a float; kernels receive a float.
-    Kind.NUMBER: Spelling(
-        NUMBER, "int | float", "scalar", True, (ELEMENT, FLOAT, DOUBLE), (FLOAT,)
+    Kind.NUMBER: Row(
+        label="number",
+        cpp=NUMBER,
+        python="int | float",
+        words=("mlxgen::Scalar Scalar", "", "Scalar"),
+        slot="scalar",
+        accepts="bool int float",
+        wider=(Kind.ARRAY,),
+        values=(bool, int, float),
+        bound="const mlxgen::NumberArg&",
+        by_value=True,
+        scalars=(ELEMENT, FLOAT, DOUBLE),
+        metal=(FLOAT,),
     ),
-    Kind.STR: Spelling(_STRING, "str", "str"),
+    Kind.STR: Row(
+        label="string",
+        cpp=_STRING,
+        python="str",
+        words=("std::string", "str", "str"),
+        slot="str",
+        accepts="str",
+        values=(str,),
+    ),
     # Kernels receive the index of the choice.
-    Kind.ENUM: Spelling(
-        _STRING, "Literal[{}]", "str", False, (INT,), tuple(map(CppType, METAL_INTS))
+    Kind.ENUM: Row(
+        label="enumerated string",
+        cpp=_STRING,
+        python="Literal[{}]",
+        slot="str",
+        accepts="str",
+        wider=(Kind.STR,),
+        values=(str,),
+        scalars=(INT,),
+        metal=tuple(map(CppType, METAL_INTS)),
     ),
-    Kind.INTS: Spelling(_INTS, "Sequence[int]", "ints"),
-    Kind.FLOATS: Spelling(_list(DOUBLE), "Sequence[float]", "floats"),
-    Kind.BOOLS: Spelling(_list(BOOL), "Sequence[bool]", "bools"),
-    Kind.NESTED: Spelling(_list(_INTS), "Sequence[Sequence[int]]", "nested"),
-    Kind.SHAPE: Spelling(CppType("Shape", "mlx"), "Sequence[int]", "shape"),
-    Kind.AXES: Spelling(_INTS, "int | Sequence[int]", "ints1"),
-    Kind.DTYPE: Spelling(CppType("Dtype", "mlx"), "Dtype", "dtype", True),
+    Kind.INTS: Row(
+        label="list of ints",
+        cpp=_INTS,
+        python="Sequence[int]",
+        slot="ints",
+        accepts="ints empty",
+        wider=(Kind.SHAPE, Kind.AXES, Kind.FLOATS),
+        item=Kind.INT,
+    ),
+    Kind.FLOATS: Row(
+        label="list of floats",
+        cpp=_list(DOUBLE),
+        python="Sequence[float]",
+        slot="floats",
+        accepts="floats empty",
+        item=Kind.FLOAT,
+    ),
+    Kind.BOOLS: Row(
+        label="list of bools",
+        cpp=_list(BOOL),
+        python="Sequence[bool]",
+        slot="bools",
+        accepts="bools empty",
+        item=Kind.BOOL,
+    ),
+    Kind.NESTED: Row(
+        label="list of lists of ints",
+        cpp=_list(_INTS),
+        python="Sequence[Sequence[int]]",
+        slot="nested",
+        accepts="nested empty",
+        item=Kind.INTS,
+    ),
+    Kind.SHAPE: Row(
+        label="shape",
+        cpp=CppType("Shape", "mlx"),
+        python="Sequence[int]",
+        words=("Shape", "shape", "shape"),
+        slot="shape",
+        accepts="ints empty",
+        wider=(Kind.INTS, Kind.AXES, Kind.FLOATS),
+        item=Kind.INT,
+        bound="const std::vector<mlxgen::IntArg>&",
+    ),
+    Kind.AXES: Row(
+        label="axes",
+        cpp=_INTS,
+        python="int | Sequence[int]",
+        words=("axes", "axes", "axes"),
+        slot="ints1",
+        accepts="ints empty int none",
+        item=Kind.INT,
+        bound="const mlxgen::AxesArg&",
+    ),
+    Kind.DTYPE: Row(
+        label="dtype",
+        cpp=CppType("Dtype", "mlx"),
+        python="Dtype",
+        words=("Dtype", "Dtype dtype", "ScalarType Dtype"),
+        slot="dtype",
+        accepts="dtype",
+        values=(str,),
+        by_value=True,
+    ),
 }
 
 REAL = (Kind.FLOAT, Kind.NUMBER)  # kernels receive a float
 
 # The C++ types that are passed by value; all others are passed by const reference.
-BY_VALUE = frozenset({FLOAT, INT64, *(k.cpp for k in KINDS.values() if k.by_value)})
+BY_VALUE = frozenset({FLOAT, INT64, *(row.cpp for row in KINDS.values() if row.by_value)})

@@ -9,34 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .signature import Arg, Kind, Signature, Type
+from .kinds import KINDS, Kind
+from .signature import Arg, Signature, Type
 
-# The kinds of Python values that an argument accepts exactly. `empty` is an empty list.
-_INTS = frozenset({"ints", "empty"})
-_NUMBERS = frozenset({"bool", "int", "float"})
-_TAKES: Mapping[Kind, frozenset[str]] = {
-    Kind.ARRAY: frozenset({"array"}) | _NUMBERS,
-    Kind.ARRAYS: frozenset({"arrays"}) | _INTS,
-    Kind.FLOAT: frozenset({"float"}),
-    Kind.INT: frozenset({"int"}),
-    Kind.BOOL: frozenset({"bool"}),
-    Kind.NUMBER: _NUMBERS,
-    Kind.FLOATS: frozenset({"floats", "empty"}),
-    Kind.BOOLS: frozenset({"bools", "empty"}),
-    Kind.NESTED: frozenset({"nested", "empty"}),
-    Kind.OPTIONALS: frozenset({"arrays", "optionals", "empty"}),
-    Kind.STR: frozenset({"str"}),
-    Kind.ENUM: frozenset({"str"}),
-    Kind.DTYPE: frozenset({"dtype"}),
-    Kind.INTS: _INTS,
-    Kind.SHAPE: _INTS,
-    Kind.AXES: _INTS | {"int", "none"},
-}
+_ACCEPTS = {kind: frozenset(row.accepts.split()) for kind, row in KINDS.items()}
 
 
 def accepted(type: Type, convert: bool) -> frozenset[str]:
     """Return the kinds of values that an argument accepts, exactly or with conversions."""
-    kinds = _TAKES[type.kind] | ({"str"} if type.is_union else set())
+    kinds = _ACCEPTS[type.kind] | ({"str"} if type.is_union else set())
     if type.length is not None:
         kinds |= {"int"}
     if convert and "int" in kinds:
@@ -75,7 +56,7 @@ def _accepts(
 ) -> bool:
     places = [a.name for a in signature.declared if not a.kw_only and not a.type.variadic]
     if any(arg.type.variadic for arg in signature.declared):
-        if not all(kinds <= _TAKES[Kind.ARRAY] for kinds in positional[len(places) :]):
+        if not all(kinds <= _ACCEPTS[Kind.ARRAY] for kinds in positional[len(places) :]):
             return False
         positional = positional[: len(places)]
     given = {**keywords, **dict(zip(places, positional, strict=False))}
@@ -107,7 +88,7 @@ def covers(first: Signature, second: Signature) -> bool:
 
 def _each(type: Type, convert: bool) -> frozenset[str]:
     """Return the kinds of values that an argument accepts at its position."""
-    return _TAKES[Kind.ARRAY] if type.variadic else accepted(type, convert)
+    return _ACCEPTS[Kind.ARRAY] if type.variadic else accepted(type, convert)
 
 
 def _counterpart(args: Sequence[Arg], place: int, arg: Arg) -> Arg | None:

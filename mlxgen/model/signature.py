@@ -20,20 +20,9 @@ from typing import Any, NamedTuple
 
 from .cpp import ENTRY, FLOAT, INT, INT64, CppType
 from .dtypes import DTYPES
-from .kinds import KINDS, REAL, WIDER
+from .kinds import KINDS, REAL
 from .kinds import Kind as Kind  # most users of Kind also need Type
 from .names import free
-
-_ITEMS = {  # the kinds of lists of attributes, and of their items
-    **dict.fromkeys((Kind.INTS, Kind.SHAPE, Kind.AXES), Kind.INT),
-    **{Kind.FLOATS: Kind.FLOAT, Kind.BOOLS: Kind.BOOL, Kind.NESTED: Kind.INTS},
-}
-_PYTHON_TYPES = {
-    **{Kind.FLOAT: (int, float), Kind.INT: (int,), Kind.BOOL: (bool,)},
-    Kind.NUMBER: (bool, int, float),
-    **dict.fromkeys((Kind.STR, Kind.ENUM, Kind.DTYPE), (str,)),
-    Kind.ARRAY: (bool, int, float),  # defaults of arrays are numbers
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +53,7 @@ class Type:
             object.__setattr__(self, "optional", True)
 
     def __str__(self) -> str:
-        name = f"{self.kind.value} or string" if self.is_union else self.kind.value
+        name = f"{self.kind.label} or string" if self.is_union else self.kind.label
         return f"optional {name}" if self.optional else name
 
     @property
@@ -131,11 +120,12 @@ class Type:
         """Return whether a Python value, other than None or an array, has this type."""
         if isinstance(value, list | tuple):
             right_length = self.length in (None, 1) or len(value) in (1, self.length)
-            listed = self.kind in _ITEMS and (right_length or (self.empty and not value))
-            return listed and all(map(Type(_ITEMS[self.kind]).takes, value))
+            fits = right_length or (self.empty and not value)
+            item = KINDS[self.kind].item
+            return fits and item is not None and all(map(Type(item).takes, value))
         if self.is_union:
             return value in self.choices
-        if type(value) not in _PYTHON_TYPES.get(self.kind, ()):  # a bool is not an int here
+        if type(value) not in KINDS[self.kind].values:  # a bool is not an int here
             return False
         if self.kind is Kind.INT or (self.kind is Kind.NUMBER and isinstance(value, int)):
             limit = 1 << (63 if self.int64 or self.kind is Kind.NUMBER else 31)
@@ -144,7 +134,7 @@ class Type:
 
     def takes_all(self, other: Type) -> bool:
         """Return whether an argument of this type accepts every value of another type."""
-        kind = self.kind is other.kind or self.kind in WIDER.get(other.kind, ())
+        kind = self.kind is other.kind or self.kind in KINDS[other.kind].wider
         length = (
             self.length == other.length
             or (other.length, self.length) == (None, 1)
@@ -213,8 +203,9 @@ class Default:
         if isinstance(value, float):
             return _cpp_float(value, self.type.single or self.type.kind is Kind.ARRAY)
         if isinstance(value, tuple):
-            prefix = KINDS[self.type.kind].cpp if self.type.optional else ""
-            item = Type(_ITEMS[self.type.kind])
+            row = KINDS[self.type.kind]
+            assert row.item is not None
+            prefix, item = row.cpp if self.type.optional else "", Type(row.item)
             return f"{prefix}{{{', '.join(Default(one, item).literal for one in value)}}}"
         if self.type.kind is Kind.DTYPE:
             return f"mx::{value}"

@@ -8,6 +8,9 @@ from typing import NamedTuple
 from .op import Fact
 from .signature import Signature
 
+SCHEMA = 2
+"""The version of the fields of ``ops.json``; 2: kinds have stable keys."""
+
 
 class UsedOperator(NamedTuple):
     """An operator of another package that mlxgen built."""

@@ -108,7 +108,9 @@ def _wrong(cell: str, number: int, message: str, help: str) -> LoadError:
 
 def _summary(name: str, module: ModuleType) -> str:
     """Return the usage of the operators."""
-    ops = json.loads((Path(module.__path__[0]) / "ops.json").read_text(encoding="utf-8"))
+    ops = json.loads((Path(module.__path__[0]) / "ops.json").read_text(encoding="utf-8"))[
+        "operators"
+    ]
     public = [op for op in ops if "internal" not in op["tags"]]
     return "\n".join(".".join(filter(None, (name, op["module"], op["signature"]))) for op in public)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import math
 import re
-from dataclasses import replace
 from functools import lru_cache
 
 from ..diagnostics import Guess, did_you_mean
@@ -136,6 +135,5 @@ def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str
         return "misspelled_default", {**parts, "near": none, "guess": Guess(none, certain=True)}
     if text == none and (type.is_union or not type.is_array):
         return "default_None", parts
-    kind = str(replace(type, optional=False) if type.is_union else type)
-    kind = kind if type.is_array else type.kind.value
-    return "default_of_" + kind.replace(" ", "_"), parts
+    kind = "optional_array" if type.kind is Kind.ARRAY and type.optional else type.kind.value
+    return f"default_of_{'union' if type.is_union else kind}", parts

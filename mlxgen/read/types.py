@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ..diagnostics import Guess, Help, did_you_mean
 from ..diagnostics.messages import messages
+from ..model.kinds import KINDS
 from ..model.signature import Kind, Type, quoted
 from .literals import string_of
 from .names import clash
@@ -45,19 +46,11 @@ _BESIDE_ARRAYS, _BESIDE_OTHERS = {_NONE, _SCALAR}, {_NONE}
 _PARTS = {"scalar": _SCALAR, "None": _NONE, "...": _MORE}
 
 # A type, and its words in C++, Python and torch.
-_WORDS: tuple[tuple[Type, str, str, str], ...] = (
-    (ARRAY, "array", "array", "Tensor array"),
-    (_INT, "int int32_t", "int", "int SymInt"),
-    (Type(Kind.INT, int64=True), "int64_t std::int64_t", "", ""),
-    (_BOOL, "bool", "bool", "bool"),
-    (Type(Kind.FLOAT, single=True), "float", "", ""),
-    (_FLOAT, "double", "float", "float"),
-    (_NUMBER, "mlxgen::Scalar Scalar", "", "Scalar"),
-    (Type(Kind.STR), "std::string", "str", "str"),
-    (_SHAPE, "Shape", "shape", "shape"),
-    (_AXES, "axes", "axes", "axes"),
-    (Type(Kind.DTYPE), "Dtype", "Dtype dtype", "ScalarType Dtype"),
-    (_PAIR, "int[2]", "", "int[2]"),
+_WORDS: tuple[tuple[Type, tuple[str, str, str]], ...] = (
+    *((Type(kind), row.words) for kind, row in KINDS.items()),
+    (Type(Kind.INT, int64=True), ("int64_t std::int64_t", "", "")),
+    (Type(Kind.FLOAT, single=True), ("float", "", "")),
+    (Type(Kind.INTS, length=2), ("int[2]", "", "int[2]")),
 )
 _UNIONS = {
     frozenset({ARRAYS}): "optional_list",
@@ -80,7 +73,7 @@ class Grammar(NamedTuple):
 
 
 def _grammar(column: int, name: str, brackets: str, results: str, marks: str, form: str) -> Grammar:
-    words = {word: row[0] for row in _WORDS for word in row[column].split()}  # type: ignore[union-attr]
+    words = {word: type for type, words in _WORDS for word in words[column].split()}
     return Grammar(name, words, _pairs(brackets), _pairs(results), tuple(marks), form)
 
 
@@ -89,10 +82,10 @@ def _pairs(items: str) -> dict[str, tuple[str, str]]:
 
 
 _OF_CPP = "std::optional<> std::vector<> std::variant<> enum()"
-CPP = _grammar(1, "C++", _OF_CPP, "std::pair<> std::tuple<>", "[", "const array& x")
+CPP = _grammar(0, "C++", _OF_CPP, "std::pair<> std::tuple<>", "[", "const array& x")
 _GENERIC = "Optional[] Union[] Literal[] list[] Sequence[] tuple[]"
-PYTHON = _grammar(2, "Python", _GENERIC, "tuple[] (()", "|", "x: array")
-TORCH = _grammar(3, "torch", "enum()", "(()", "[?(", "Tensor x")
+PYTHON = _grammar(1, "Python", _GENERIC, "tuple[] (()", "|", "x: array")
+TORCH = _grammar(2, "torch", "enum()", "(()", "[?(", "Tensor x")
 # Words that occur only in types.
 TYPE_WORDS = {"const", *CPP.words, *CPP.brackets, *TORCH.words}
 

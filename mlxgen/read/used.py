@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from ..diagnostics import Diagnostics
 from ..model.op import dotted_names
 from ..model.signature import Arg, Default, Output, Signature, Type, split
-from ..model.used import UsedOperator
+from ..model.used import SCHEMA, UsedOperator
 from .packages import Found, find, missing
 from .settings import Settings
 
@@ -73,14 +73,16 @@ class _Operator(BaseModel):
     tags: list[str]
 
 
-_TABLE = TypeAdapter(list[_Operator])
+class _Table(BaseModel):
+    version: int = Field(alias="schema", ge=SCHEMA, le=SCHEMA)
+    operators: list[_Operator]
 
 
 @lru_cache(16)
 def _read(found: Found, *_: int) -> Mapping[str, list[UsedOperator]]:
     """Return the overloads of a package; further arguments tell a changed file apart."""
     overloads: dict[str, list[UsedOperator]] = {}
-    for row in _TABLE.validate_json(found.table.read_bytes()):
+    for row in _Table.model_validate_json(found.table.read_bytes()).operators:
         if "internal" not in row.tags:
             for name, operator in _named(found, row):
                 overloads.setdefault(name, []).append(operator)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..model.cpp import BOOL, INT, CppType
 from ..model.dtypes import ACCUMULATOR, CPP_TYPES, FLOATING, computes_integers, element_type
-from ..model.kinds import BY_VALUE, REAL, Kind
+from ..model.kinds import BY_VALUE, KINDS, REAL, Kind
 from ..model.op import (
     GROUP,
     MOST,
@@ -43,15 +43,6 @@ from ..model.signature import Arg, quoted
 _ESCAPES = {c: f"\\{c:03o}" for c in (*range(32), 127)}
 _ESCAPES |= {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("\t"): "\\t"}
 _METAL_NUMBERS = {**dict.fromkeys(REAL, "float"), Kind.ENUM: "int"}  # other kinds as in C++
-_BOUND = {
-    Kind.ARRAY: "const mlxgen::ArrayArg&",
-    Kind.ARRAYS: "const std::vector<mlxgen::ArrayArg>&",
-    Kind.OPTIONALS: "const std::vector<std::optional<mlxgen::ArrayArg>>&",
-    Kind.INT: "const mlxgen::IntArg&",
-    Kind.NUMBER: "const mlxgen::NumberArg&",
-    Kind.SHAPE: "const std::vector<mlxgen::IntArg>&",
-    Kind.AXES: "const mlxgen::AxesArg&",
-}
 
 
 def cpp_string(text: str) -> str:
@@ -111,7 +102,7 @@ def binding_type(p: Parameter) -> str:
     """Return the type of a parameter of the function that Python calls."""
     if p.type.variadic:
         return "const nb::args&"
-    bound = "const mlxgen::IntsArg&" if p.type.length else _BOUND.get(p.type.kind)
+    bound = "const mlxgen::IntsArg&" if p.type.length else KINDS[p.type.kind].bound
     type = p.type
     if p.arg.declared:
         bound, type = "const mlxgen::StringOrArray&", p.arg.declared.type

@@ -18,6 +18,7 @@ import jinja2
 
 from ..model.dtypes import CPP_TYPES, FLOATING
 from ..model.op import Form, Op, metal_stem
+from ..model.used import SCHEMA
 from .c_api import c_function
 from .cpp import FILTERS, View, raw_string
 from .format import formatted
@@ -360,7 +361,8 @@ def package_files(
         )
     # One operator per line: json's C encoder does not indent, and its Python encoder is 10x slower.
     rows = (f'{{{p.json}, "line": {p.line}}}' for p in made)
-    files["python/ops.json"] = "[\n" + ",\n".join(rows) + "\n]\n"
+    listed = ",\n".join(rows)
+    files["python/ops.json"] = f'{{"schema": {SCHEMA}, "operators": [\n{listed}\n]}}\n'
     files["docs/operators.md"] = reference(made, package)
     for include, shared in sorted({(p.metal, p.shared) for p in made if p.metal}):
         stem = metal_stem(include)

@@ -327,9 +327,9 @@ class Subject:
         for arg in self.op["args"]:
             given = self.case.sample.get(arg["name"])
             dtypes = self.op["dtypes"].get(arg["name"], ())
-            if "list of" in arg["kind"] and "array" in arg["kind"]:
+            if arg["kind"] in ("arrays", "optionals"):
                 if given is None:
-                    given = [{}, {}] if arg["kind"] == "list of arrays" else []
+                    given = [{}, {}] if arg["kind"] == "arrays" else []
                 for i, item in enumerate(given):
                     if item is not None:
                         found.append(SampleArray.of(arg, item, i, dtypes))
@@ -404,18 +404,18 @@ class Subject:
         }
         sample = self.case.sample
         for name, kind in kinds.items():
-            if kind == "list of optional arrays" and sample.get(name) is not None:
+            if kind == "optionals" and sample.get(name) is not None:
                 out[name] = [None] * len(sample[name])
         for slot, a in zip(self.slots, arrays, strict=True):
             if slot.index is None:
                 out[slot.arg] = a
-            elif kinds[slot.arg] == "list of arrays":
+            elif kinds[slot.arg] == "arrays":
                 out.setdefault(slot.arg, []).append(a)
             else:
                 out[slot.arg][slot.index] = a
         for name, value in sample.items():
             is_other = kinds[name] == "array" and not isinstance(value, Mapping)
-            if is_other or "array" not in kinds[name]:
+            if is_other or kinds[name] not in ("array", "arrays", "optionals"):
                 is_dtype = kinds[name] == "dtype" and value is not None
                 out[name] = getattr(mx, value) if is_dtype else value
         return out
@@ -627,7 +627,7 @@ def _is_passed(arg: Mapping[str, Any], given: Any) -> bool:
 @cache
 def _entries(package: ModuleType) -> list[dict[str, Any]]:
     text = importlib.resources.files(package).joinpath("ops.json").read_text("utf-8")
-    entries: list[dict[str, Any]] = json.loads(text)
+    entries: list[dict[str, Any]] = json.loads(text)["operators"]
     return entries
 
 

@@ -100,7 +100,7 @@ class Call:
                 mx.eval(result)
         except (ValueError, IndexError, RuntimeError, OverflowError) as error:
             return error_bytes(str(error))
-        if self.op["outputs"][0]["resolved"]["kind"] == "list of arrays":
+        if self.op["outputs"][0]["resolved"]["kind"] == "arrays":
             result = [result] if isinstance(result, mx.array) else list(result)
         return result_bytes(result)
 
@@ -122,7 +122,7 @@ class Program:
         name, outputs = c_name(self.package, call.op), call.op["outputs"]
         lines, free, arguments = list[str](), list[str](), list[str]()
         results = ["res"] if len(outputs) == 1 else [f"res_{i}" for i in range(len(outputs))]
-        listed = outputs[0]["resolved"]["kind"] == "list of arrays"
+        listed = outputs[0]["resolved"]["kind"] == "arrays"
         kind = "vector_array" if listed else "array"
         for result in results:
             lines.append(f"mlx_{kind} {result} = {{NULL}};")
@@ -147,7 +147,7 @@ class Program:
         arguments: list[str],
     ) -> None:
         name, kind = f"{arg['name']}_value", arg["kind"]
-        if kind == "list of lists of ints":  # of which there are no macros
+        if kind == "nested":  # of which there are no macros
             value = call.values.get(arg["name"], arg["value"])
             if isinstance(value, InC):
                 arguments.append(value.text)
@@ -182,28 +182,28 @@ class Program:
             lines.append(f"mlx_array {name} = take();")
             free.append(f"PACKAGE(array_free)({name});")
             arguments.append(name)
-        elif kind == "list of arrays":
+        elif kind == "arrays":
             self.arrays += map(as_bytes, value)
             lines.append(f"mlx_vector_array {name} = take_list({len(value)});")
             free.append(f"PACKAGE(vector_array_free)({name});")
             arguments.append(name)
-        elif kind == "list of optional arrays":
+        elif kind == "optionals":
             self.arrays += [as_bytes(item) for item in value if item is not None]
             items = ", ".join("{NULL}" if item is None else "take()" for item in value)
             lines.append(f"mlx_array {name}[] = {{{items or '{NULL}'}}};")
             free += [f"PACKAGE(array_free)({name}[{i}]);" for i in range(len(value))]
             arguments += [name, str(len(value))]
-        elif kind in ("list of ints", "list of floats", "list of bools", "shape", "axes"):
+        elif kind in ("ints", "floats", "bools", "shape", "axes"):
             if value is None:
                 arguments += ["NULL", "0"]
                 return
-            type = {"list of floats": "double", "list of bools": "bool"}.get(kind, "int")
+            type = {"floats": "double", "bools": "bool"}.get(kind, "int")
             length = arg["resolved"].get("length") or 1
             values = value if isinstance(value, list | tuple) else [value] * length
             items = ", ".join(map(c_number, values)) or "0"
             lines.append(f"const {type} {name}[] = {{{items}}};")
             arguments += [name, str(len(values))]
-        elif kind in ("string", "enumerated string"):
+        elif kind in ("str", "enum"):
             arguments.append("NULL" if value is None else c_string(value))
         else:
             arguments.append(c_scalar(arg, value))
@@ -277,7 +277,7 @@ def subjects(package: ModuleType) -> list[Subject]:
 
 def functions(package: ModuleType) -> list[tuple[dict[str, Any], Callable[..., Any]]]:
     """Return the public operators of ops.json with their functions in Python."""
-    ops = json.loads((folder_of(package) / "ops.json").read_text("utf-8"))
+    ops = json.loads((folder_of(package) / "ops.json").read_text("utf-8"))["operators"]
     public = [op for op in ops if "internal" not in op["tags"]]
     paths = [[*op["module"].split("."), op["python_name"]] for op in public]
     return [

@@ -66,11 +66,11 @@ def test_errors(tmp_path: Path) -> None:
                 add(f"no {label}", {label: InC("mlxgen_no_array()")}, error)
                 add(f"complex {label}", {label: values[label].astype(mx.complex64)})
                 add(f"another shape of {label}", {label: mx.zeros((2, 3, 5, 7))})
-            if arg["kind"] == "list of arrays":
+            if arg["kind"] == "arrays":
                 null = InC("mlxgen_no_vector_array()")
                 add(f"no {label}", {label: null}, f"[{name}] {label} must not be a null list.")
                 add(f"empty {label}", {label: []})
-            if arg["kind"] == "enumerated string":
+            if arg["kind"] == "enum":
                 add(f"unknown {label}", {label: "no such choice"})
                 add(f"no {label}", {label: InC("NULL")}, f"[{name}] {label} must not be NULL.")
         result = "res" if len(op["outputs"]) == 1 else "res_0"

@@ -96,8 +96,8 @@ def test_diff_of_what_is_no_ops_json(folder: Path, content: str) -> None:
 def test_diff_escapes_control_characters(folder: Path, key: str) -> None:
     """A foreign file cannot send commands to the terminal."""
     whole = (Path(__file__).parents[1] / "render/golden/sample/python/ops.json").read_text()
-    described: list[dict[str, Any]] = json.loads(whole)
-    described[0][key] = "\x1b[31mred"
+    described: dict[str, Any] = json.loads(whole)
+    described["operators"][0][key] = "\x1b[31mred"
     (folder / "old.json").write_text(whole)
     (folder / "new.json").write_text(json.dumps(described))
     files = [str(folder / "old.json"), str(folder / "new.json")]

@@ -9,10 +9,11 @@ import pytest
 from mlxgen.editor.cursor import Cursor, items
 from mlxgen.editor.project import Project
 
-ROWS = """[{"name": "cube", "python_name": "cube", "module": "extra", "aliases": ["third"], "args":
+ROWS = """{"schema": 2, "operators": [
+{"name": "cube", "python_name": "cube", "module": "extra", "aliases": ["third"], "args":
 [{"name": "x", "resolved": {"kind": "array"}, "has_default": false, "value": null, "kw_only": false,
 "pos_only": false}], "outputs": [{"name": "out", "resolved": {"kind": "array"}}], "cpp_name":
-"o::c", "header": "o/c.h", "pure": true, "jvp": "", "doc": null, "tags": []}]"""
+"o::c", "header": "o/c.h", "pure": true, "jvp": "", "doc": null, "tags": []}]}"""
 
 
 def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

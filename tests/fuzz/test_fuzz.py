@@ -64,7 +64,7 @@ def run(text: str, folder: Path, name: str) -> Diagnostics:
     assert output.exists() == diags.ok
     if diags.ok:  # no entry is lost
         root = compose(text, Loader=SafeLoader)
-        assert len(json.loads((output / "python" / "ops.json").read_text())) == len(
+        assert len(json.loads((output / "python" / "ops.json").read_text())["operators"]) == len(
             root.value if root else []
         )
     return diags

@@ -21,7 +21,7 @@ OPERATORS = ("softcap", "swiglu", "sincos", "rms_norm_residual")  # and those of
 
 
 def subjects():
-    ops = json.loads(files(mlxops).joinpath("ops.json").read_text("utf-8"))
+    ops = json.loads(files(mlxops).joinpath("ops.json").read_text("utf-8"))["operators"]
     chosen = {
         op["python_name"]: op
         for op in ops

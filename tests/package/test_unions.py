@@ -238,7 +238,7 @@ def test_the_example_of_the_page(ops) -> None:
 
 
 def test_table_of_operators(ops) -> None:
-    table = json.loads((Path(ops.__file__).parent / "ops.json").read_text())
+    table = json.loads((Path(ops.__file__).parent / "ops.json").read_text())["operators"]
     args = {op["name"]: op["args"] for op in table}["scaled"]
     assert [arg["name"] for arg in args] == ["x", "by"]
     assert args[1]["type"] == 'array | Literal["twice", "minus"] | None'

@@ -917,7 +917,7 @@ def test_demanded_spelling(text, spelling, code):
             "move the argument forward",
         ),
         ("f(x: array)", "has no return type", "'-> array'"),
-        ("f(x: Foo) -> array", "unknown type 'Foo'", "array, int, bool"),
+        ("f(x: Foo) -> array", "unknown type 'Foo'", "array, float, int"),
         ("f(Generator g) -> Tensor", "unknown type 'Generator'", "remove the argument"),
         ("f(x) -> array", "'x' has no type", "'x: array' or 'Tensor x'"),
         ("f(x: array", "this '(' is not closed", "add the ')'"),
@@ -957,8 +957,8 @@ def test_mistakes_are_those_that_can_be_made():
         "number_of_outputs",
         "number_of_outputs_in_C++",
         "default_of_optional_array",
-        "default_of_array_or_string",
-        *(f"default_of_{kind.value}".replace(" ", "_") for kind in Kind),
+        "default_of_union",
+        *(f"default_of_{kind.value}" for kind in Kind),
     }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from c.calls import DTYPES, Call, as_bytes
 
 HERE = Path(__file__).parent
-_LISTS = ("list of ints", "list of floats", "list of bools", "shape", "axes")
+_LISTS = ("ints", "floats", "bools", "shape", "axes")
 
 
 def camel(name: str) -> str:
@@ -38,7 +38,7 @@ def _parts(
     if arg["kind"] != "array" or not arg["choices"]:
         return [(arg, values)]
     name, mode = arg["name"], f"{arg['name']}_mode"
-    string = {**arg, "name": mode, "kind": "enumerated string", "optional": True}
+    string = {**arg, "name": mode, "kind": "enum", "optional": True}
     array = {**arg, "choices": [], "optional": True}
     given = {}
     if name in values:
@@ -79,7 +79,7 @@ class Program:
             )
         name = f"{op['name']}_" if op["name"] == "where" else op["name"]  # a keyword of Rust
         lines.append(f"let out = {home}::{name}({', '.join([*arguments, 'cpu'])});")
-        if op["outputs"][0]["resolved"]["kind"] == "list of arrays":
+        if op["outputs"][0]["resolved"]["kind"] == "arrays":
             lines.append("files.put_list(out);")
         elif len(op["outputs"]) == 1:
             lines.append("files.put(out);")
@@ -103,7 +103,7 @@ class Program:
             lines.append(f"let {name} = files.take();")
             self.arrays.append(as_bytes(value))
             text = f"&{name}"
-        elif kind in ("list of arrays", "list of optional arrays"):
+        elif kind in ("arrays", "optionals"):
             self.arrays += [as_bytes(item) for item in value if item is not None]
             of = [f"{name}_{i}" for i in range(len(value))]
             given = [n for n, item in zip(of, value, strict=True) if item is not None]
@@ -120,13 +120,13 @@ class Program:
             values = values * length if len(values) == 1 else values
             fixed = length > 1 and not arg["resolved"].get("empty")
             return f"{'' if fixed else '&'}[{', '.join(map(number, values))}]"
-        if kind == "list of lists of ints":
+        if kind == "nested":
             lists = (", ".join(map(number, one)) for one in value)
             return f"&[{', '.join(f'&[{items}]' for items in lists)}]"
-        if kind == "enumerated string":
+        if kind == "enum":
             words = "".join(c if c.isalnum() else "_" for c in value)
             return f"{prefix}{camel(arg['name'])}::{camel(words)}"
-        if kind == "string":
+        if kind == "str":
             return json.dumps(value, ensure_ascii=False)
         if kind == "dtype":
             name = str(value).rpartition(".")[2].rstrip("_")

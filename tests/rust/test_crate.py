@@ -52,7 +52,7 @@ def calls() -> Iterator[Call]:
             name, wrong = arg["name"], list[Any]()
             if isinstance(values.get(name), mx.array):
                 wrong = [values[name].astype(mx.complex64), mx.zeros((2, 3, 5, 7))]
-            elif arg["kind"] == "list of arrays":
+            elif arg["kind"] == "arrays":
                 wrong = [[], [mx.zeros((2, 3, 5, 7)), mx.array(1j)]]
             for i, value in enumerate(wrong):
                 yield Call(

@@ -213,7 +213,7 @@ def test_kernels_of_derivatives(name, region, format):
 
 def test_every_derivative_is_tested():
     """Only functions without any derivative may lack points for them."""
-    for op in json.loads((files("mlxops") / "ops.json").read_text(encoding="utf-8")):
+    for op in json.loads((files("mlxops") / "ops.json").read_text(encoding="utf-8"))["operators"]:
         if op["module"] != "special" or "internal" in op["tags"]:
             continue
         none = op["grad"] and set(op["grad"].values()) == {"none"}

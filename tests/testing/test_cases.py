@@ -125,7 +125,7 @@ OPS = [
     op("straight", X, grad={"x": "zero"}, composite="stop_gradient(x)"),
     op(
         "lists",
-        arg("arrays", "list of arrays"),
+        arg("arrays", "arrays"),
         arg("weight", optional=True),
         composite="sum(a for a in arrays[:1]) + sum(arrays[1]) if weight is None else weight",
         elementwise=False,
@@ -155,7 +155,7 @@ def package(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     (folder / "pyops").mkdir()
     (folder / "pyops" / "__init__.py").write_text(SOURCE)
-    (folder / "pyops" / "ops.json").write_text(json.dumps(OPS))
+    (folder / "pyops" / "ops.json").write_text(json.dumps({"operators": OPS}))
     sys.path.insert(0, str(folder))
     try:
         yield importlib.import_module("pyops")

@@ -43,7 +43,7 @@ def package(tmp_path):
     (folder / "checks").mkdir(parents=True)
     (folder / "__init__.py").write_text(SOURCE)
     known = [op("reads", arg("x")), op("reads_far", arg("x"))]
-    (folder / "ops.json").write_text(json.dumps(known))
+    (folder / "ops.json").write_text(json.dumps({"operators": known}))
     (folder / "checks" / "__init__.py").touch()
     (folder / "checks" / "test_gradients.py").write_text(CHECKS)
     return folder

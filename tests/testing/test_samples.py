@@ -223,7 +223,8 @@ def package(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     (folder / "indexops").mkdir()
     (folder / "indexops" / "__init__.py").write_text(SOURCE)
-    (folder / "indexops" / "ops.json").write_text(json.dumps([known for known, *_ in OPS.values()]))
+    table = {"operators": [known for known, *_ in OPS.values()]}
+    (folder / "indexops" / "ops.json").write_text(json.dumps(table))
     sys.path.insert(0, str(folder))
     try:
         yield importlib.import_module("indexops")

@@ -22,7 +22,10 @@ from mlxgen.testing.cases import Case, Subject
 from tools.site import operators, pages, plots
 
 ROOT = Path(__file__).resolve().parents[2]
-OPS = {op["name"]: op for op in json.loads(files("mlxops").joinpath("ops.json").read_text("utf-8"))}
+OPS = {
+    op["name"]: op
+    for op in json.loads(files("mlxops").joinpath("ops.json").read_text("utf-8"))["operators"]
+}
 PUBLIC = [op for op in OPS.values() if "internal" not in op["tags"]]
 
 

@@ -42,7 +42,7 @@ def drawable(entries: Path) -> dict[str, list[Subject]]:
         entries: The YAML file, for the samples.
     """
     samples = {str(entry.get("name")): entry.get("samples") for entry in _load(entries)}
-    ops = json.loads(files("mlxops").joinpath("ops.json").read_text(encoding="utf-8"))
+    ops = json.loads(files("mlxops").joinpath("ops.json").read_text(encoding="utf-8"))["operators"]
     return {found[0].path: found for op in ops if (found := _subjects(op, samples))}
 
 
