@@ -463,7 +463,7 @@ def _lists(slot: str) -> dict[str, Ways]:
 
 # The kinds that a slot accepts, with their conversions.
 SLOTS: Mapping[str, Ways] = {
-    **{slot: {slot: as_is} for slot in ("array", "bool", "str", "dtype", "bools", "optionals")},
+    **{row.slot: {row.slot: as_is} for row in KINDS.values()},
     "floats": {"floats": as_is, "tuple": floats},
     "reals": {"floats": as_is, "tuple": reals},
     **{slot: {slot: as_is} for slot in ("finfo", "iinfo")},
@@ -503,8 +503,7 @@ SLOTS: Mapping[str, Ways] = {
     "list": dict.fromkeys(LISTS, as_is),
 }
 # Slots that are a std::optional if MLX accepts None.
-OPTIONAL = {"array", "weak", "scalar", "int", "int64", "bool", "float", "dtype", "str"}
-OPTIONAL |= {"ints", "shape", "floats", "bools"}
+OPTIONAL = {"weak", "int64", *(row.slot for row in KINDS.values())} - {"arrays", "ints1"}
 
 
 def fit(value: Value, slot: str, optional: bool = False) -> Cpp | None:

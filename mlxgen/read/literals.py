@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from ..diagnostics import Guess, did_you_mean
@@ -106,8 +107,10 @@ def default_of(text: str, type: Type, spelling: str) -> Default | None:
     return Default(value, type) if fits else None  # type: ignore[arg-type]
 
 
-def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str, object]]:
-    """Return the name of the message about an invalid default, and its parameters."""
+def default_problem(
+    text: str, type: Type, spelling: str
+) -> tuple[str, Sequence[str], dict[str, object]]:
+    """Return the name of the message about an invalid default, its keys, and its parameters."""
     cpp = spelling == "C++"
     parts: dict[str, object]
     none, bools = ("std::nullopt", "true or false") if cpp else ("None", "True or False")
@@ -119,7 +122,7 @@ def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str
         meant = Guess(word, certain=True) if word in DTYPES else did_you_mean(word, DTYPES)
         if meant:
             parts = {"text": text, "type": "a dtype", "near": meant.word, "guess": meant}
-            return "misspelled_default", parts
+            return "misspelled_default", (), parts
     parts = {
         **{"text": text, "type": with_article(type), "none": none, "bools": bools},
         **{"bits": 64 if type.int64 else 32, "dtypes": ", ".join(DTYPES)},
@@ -130,10 +133,13 @@ def default_problem(text: str, type: Type, spelling: str) -> tuple[str, dict[str
         "ints": f"{opening}{', '.join(map(str, range(1, 1 + (type.length or 2))))}{closing}",
     }
     if type.choices and value is not None:
-        return "misspelled_choice" if near else "unknown_choice", parts
+        return "misspelled_choice" if near else "unknown_choice", (), parts
     if text in _NO_VALUE and type.optional:
-        return "misspelled_default", {**parts, "near": none, "guess": Guess(none, certain=True)}
+        return "misspelled_default", (), {**parts, "near": none, "guess": Guess(none, certain=True)}
     if text == none and (type.is_union or not type.is_array):
-        return "default_None", parts
-    kind = "optional_array" if type.kind is Kind.ARRAY and type.optional else type.kind.value
-    return f"default_of_{'union' if type.is_union else kind}", parts
+        return "default_None", (), parts
+    if type.is_union:
+        return "default_of_union", (), parts
+    if type.is_array:
+        return f"default_of_{'optional_' * type.optional}{type.kind.value}", (), parts
+    return "default_value", [type.kind.value], parts

@@ -205,8 +205,8 @@ class _Parser(Types):
                 type = replace(type, empty=True)
             default = default_of(text, type, grammar.name)
             if default is None:
-                mistake, parts = default_problem(text, type, grammar.name)
-                self.error(mistake, at, **parts)
+                mistake, keys, parts = default_problem(text, type, grammar.name)
+                self.error(mistake, at, *keys, **parts)
                 default = Default(None, type)  # for the check of the following arguments
         return Arg(name, type, default, kw_only, self.since(begin))
 
