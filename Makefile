@@ -14,6 +14,9 @@ ACCURACY_ARGS ?=
 # because pytest-xdist would start its whole file again.
 PARALLEL := --numprocesses=auto --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
+# Each of the many processes of the tests would compile mlxgen's Python code again.
+unexport PYTHONDONTWRITEBYTECODE
+
 SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
   $(shell find csrc kernels python mlxgen -type f \
     -not -path '*/__pycache__/*' -not -path '*.egg-info/*' 2>/dev/null)
