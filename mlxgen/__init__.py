@@ -12,9 +12,9 @@ __version__ = "0.1.0"
 
 # Imported on first use, because loading a cached build needs little of the package.
 _ELSEWHERE = {
-    "load": "package.load",
-    "LoadError": "package.request",
-    "load_ipython_extension": "package.notebook",
+    "load": "plugins.interactive.load",
+    "LoadError": "plugins.interactive.request",
+    "load_ipython_extension": "plugins.interactive.notebook",
 }
 
 

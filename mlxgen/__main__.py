@@ -16,19 +16,19 @@ click.rich_click.TEXT_MARKUP = "markdown"
 click.rich_click.SHOW_ARGUMENTS = True
 
 COMMANDS = {
-    "add": "package.start.add",
+    "add": "plugins.start.commands.add",
     "cache": "package.kept.cache_command",
     "check": "command.cli.check",
     "diff": "command.cli.diff",
     "docs": "command.cli.docs",
     "explain": "command.cli.explain",
     "generate": "command.cli.generate",
-    "import": "imports.command.import_command",
+    "import": "plugins.importers.command.import_command",
     "list": "command.cli.list_command",
-    "lsp": "editor.command.lsp",
+    "lsp": "plugins.editor.command.lsp",
     "metal-check": "emulator.commands.metal_check",
     "metal-test": "emulator.commands.metal_test",
-    "new": "package.start.new",
+    "new": "plugins.start.commands.new",
     "rebuild": "package.kept.rebuild_command",
     "schema": "command.cli.schema",
     "show": "command.cli.show",
@@ -36,7 +36,10 @@ COMMANDS = {
 
 
 @click.group(
-    cls=Commands, places=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=Commands,
+    places=COMMANDS,
+    entry_points="mlxgen.commands",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="mlxgen")
 def cli() -> None:

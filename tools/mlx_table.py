@@ -25,7 +25,7 @@ from typing import Any, get_args
 
 from mlxgen.diagnostics.messages import rows
 from mlxgen.formula.mlx import PARTS, TABLE, PythonParam, Trace, stored
-from mlxgen.imports import stubs
+from mlxgen.plugins.importers import stubs
 
 from .functions import Functions
 

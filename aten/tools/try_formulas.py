@@ -471,7 +471,7 @@ def main() -> None:
         "--tables",
         nargs="*",
         type=Path,
-        default=[Path("mlxgen/imports/torch"), Path("aten/overrides")],
+        default=[Path("mlxgen/plugins/importers/torch"), Path("aten/overrides")],
         help="folders with tables, from the current folder",
     )
     options = parser.parse_args()

@@ -260,12 +260,12 @@ class _File(File):
         return found
 
     def _digest(self, items: Iterable[Item]) -> str:
-        """Return a hash of the texts of some parts."""
-        texts = "\0".join(self._text(*item) for item in items)
-        return hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        """Return a hash of some parts."""
+        text = "\0".join(self._text(*item) for item in items)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def _text(self, part: str, name: str) -> str:
-        """Return a text that is equal for two files only if the part is."""
+        """Return a string that is equal for two files only if the part is."""
         if (part, name) not in self._texts:
             named = self.entries.get(name)
             if part == "class":

@@ -19,10 +19,10 @@ V = TypeVar("V")
 
 
 class Reads(NamedTuple):
-    """What a resolved entry read of others, and what others read of it."""
+    """The parts of others that a resolved entry read, and its own facts that others read."""
 
     items: Sequence[Item]
-    digest: str  # of the texts of these items
+    digest: str  # of these parts of the file
     pure: Mapping[str, bool]  # whether the results of these entries depend only on the arguments
     draws: bool  # whether its own formula draws random numbers, or calls a function that may do so
     calls: Sequence[str]  # the entries that its formula calls

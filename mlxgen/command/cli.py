@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import wraps
+from functools import cached_property, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ from ..diagnostics import Diagnostics, one_line, sections
 from ..read.settings import LANGUAGES, with_required
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from ..model.op import Op
     from ..read.settings import Settings
     from ..read.sources import Sources
@@ -66,20 +68,46 @@ class Failure(Exception):
 
 
 class Commands(click.RichGroup):
-    """A group of commands by name; each command is imported on first use."""
+    """A group of commands by name; each command is imported on first use.
 
-    def __init__(self, *arguments: Any, places: Mapping[str, str], **settings: Any) -> None:
+    Args:
+        places: Module and function of each command, below mlxgen.
+        entry_points: The group of the entry points by which installed packages add commands.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        places: Mapping[str, str],
+        entry_points: str | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(*arguments, **settings)
-        self.places = places  # module and function below mlxgen
+        self.places, self.entry_points = places, entry_points
+
+    @cached_property
+    def installed(self) -> Mapping[str, EntryPoint]:
+        """The commands of other packages."""
+        from importlib.metadata import entry_points
+
+        found = entry_points(group=self.entry_points) if self.entry_points else ()
+        return {point.name: point for point in found}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(self.places)
+        return sorted({*self.places, *self.installed})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.places:
+        found: click.Command
+        if cmd_name in self.places:
+            module, _, function = self.places[cmd_name].rpartition(".")
+            found = getattr(import_module(f"mlxgen.{module}"), function)
+            return found
+        if cmd_name not in self.installed:
             return None
-        module, _, function = self.places[cmd_name].rpartition(".")
-        found: click.Command = getattr(import_module(f"mlxgen.{module}"), function)
+        try:
+            found = self.installed[cmd_name].load()
+        except Exception as error:  # of the package, of which this command is a part
+            return _unusable(self.installed[cmd_name], error)
         return found
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -90,6 +118,16 @@ class Commands(click.RichGroup):
             raise  # the reader of the output has exited; click ends silently
         except OSError as error:
             raise click.ClickException(reason(error)) from error
+
+
+def _unusable(point: EntryPoint, error: Exception) -> click.Command:
+    """Return a command in place of one that cannot be imported."""
+    message = f"cannot import {point.value}: {error.__class__.__name__}: {error}"
+
+    def report() -> None:
+        raise click.ClickException(message)
+
+    return click.Command(point.name, callback=report, help=message)
 
 
 def reason(error: OSError) -> str:

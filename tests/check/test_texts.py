@@ -10,7 +10,7 @@ import mlxgen
 from mlxgen.diagnostics.messages import rows
 
 ROOT = Path(mlxgen.__file__).parent
-LAYERS = ("check", "command", "editor", "formula", "imports", "package", "render")
+LAYERS = ("check", "command", "formula", "package", "plugins", "render")
 FLAGS = {"ASCII", "MULTILINE", "escape"}
 # Objects whose `replace` is about files.
 FILES = {"os", "made", "write"}

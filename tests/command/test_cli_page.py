@@ -32,7 +32,7 @@ SESSION = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTA
 # Modules that read variables whose names are in these tuples.
 TUPLES = {
     "package/backend.py": backend._TOLD,
-    "package/load.py": (),
+    "plugins/interactive/load.py": (),
     "package/toolchain.py": (*toolchain.ENVIRONMENT, *toolchain.FROM_ENVIRONMENT),
 }
 

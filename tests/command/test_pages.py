@@ -17,8 +17,8 @@ import pytest
 from builds import output, run
 
 from mlxgen.emulator import EmulationError, load_metal
-from mlxgen.package import load, notebook
 from mlxgen.package.backend import tomllib
+from mlxgen.plugins.interactive import load, notebook
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ import pytest
 from mlxgen.check.file import _File
 from mlxgen.command import operators
 from mlxgen.diagnostics import Diagnostic, Diagnostics
-from mlxgen.editor.project import Project
+from mlxgen.plugins.editor.project import Project
 
 SAMPLE = Path(__file__).parents[1] / "sample"
 RIGHT = (SAMPLE / "mlx_ops.yaml").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxgen.editor.cursor import Cursor, items
-from mlxgen.editor.project import Project
+from mlxgen.plugins.editor.cursor import Cursor, items
+from mlxgen.plugins.editor.project import Project
 
 ROWS = """{"schema": 2, "operators": [
 {"name": "cube", "python_name": "cube", "module": "extra", "aliases": ["third"], "args":

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mlxgen.imports import schema
-from mlxgen.imports.schema import Schema
+from mlxgen.plugins.importers import schema
+from mlxgen.plugins.importers.schema import Schema
 
 SCHEMA = Path(__file__).parent / "data" / "native_functions.yaml"
 VERSION = "2.99.0"

@@ -15,8 +15,8 @@ import yaml
 
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.formula.mlx import table
-from mlxgen.imports import functions
-from mlxgen.imports.functions import Imported, Installed, LeftOut, Made
+from mlxgen.plugins.importers import functions
+from mlxgen.plugins.importers.functions import Imported, Installed, LeftOut, Made
 
 VERSION = importlib.metadata.version("mlx")
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlxgen.imports import overloads, schema
-from mlxgen.imports.overloads import Unsupported
-from mlxgen.imports.schema import Schema
+from mlxgen.plugins.importers import overloads, schema
+from mlxgen.plugins.importers.overloads import Unsupported
+from mlxgen.plugins.importers.schema import Schema
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import yaml
 from imports.conftest import SCHEMA
 
 from mlxgen.diagnostics import Diagnostics
-from mlxgen.imports import schema
-from mlxgen.imports.schema import Schema, SchemaError
+from mlxgen.plugins.importers import schema
+from mlxgen.plugins.importers.schema import Schema, SchemaError
 
 
 def test_signatures_print_as_they_are_written(torch_schema: Schema) -> None:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from mlxgen.imports import terms
+from mlxgen.plugins.importers import terms
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from pages import PAGES
 import mlxgen
 from mlxgen.diagnostics import install
 from mlxgen.emulator.translate import translate
-from mlxgen.package import cache, load, module, notebook
+from mlxgen.package import cache
+from mlxgen.plugins.interactive import load, module, notebook
 from mlxgen.testing import check
 
 YAML = """
@@ -303,15 +304,15 @@ def test_the_first_operator_does_not_wait_for_precompiled_headers(
 def test_headers_are_precompiled_by_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mlxgen" / "package").mkdir(parents=True)
-    (tmp_path / "mlxgen" / "__init__.py").touch()
-    (tmp_path / "mlxgen" / "package" / "__init__.py").touch()
-    code = "def precompile(): open(__file__ + '.called', 'w')\n"
-    (tmp_path / "mlxgen" / "package" / "module.py").write_text(code)
+    folder = tmp_path / "mlxgen" / "plugins" / "interactive"
+    folder.mkdir(parents=True)
+    for package in (folder, *folder.parents[:2]):
+        (package / "__init__.py").touch()
+    (folder / "module.py").write_text("def precompile(): open(__file__ + '.called', 'w')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     process = module._start_precompile.__wrapped__()
     assert process.wait(60) == 0
-    assert (tmp_path / "mlxgen" / "package" / "module.py.called").exists()
+    assert (folder / "module.py.called").exists()
 
 
 def test_two_at_once_and_what_is_damaged(other_cache: Path, tmp_path: Path) -> None:
@@ -345,7 +346,7 @@ def test_a_cache_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").touch()
     text = YAML.replace("2 * x", "3 * x")
-    common = module._common(module.compat.find(), mlxgen.package.load.progress, False)
+    common = module._common(module.compat.find(), mlxgen.plugins.interactive.load.progress, False)
     monkeypatch.setattr(module, "_common", lambda found, say, precompile: common)
     monkeypatch.setenv("MLXGEN_CACHE", str(tmp_path / "file"))
     ops = mlxgen.load(text, cpp=CPP, metal=METAL)

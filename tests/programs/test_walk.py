@@ -87,7 +87,7 @@ WALK = """
 import doctest, re
 import mlx.core as mx
 import mlxgen
-from mlxgen.package import load, notebook
+from mlxgen.plugins.interactive import load, notebook
 
 mx.set_default_device(mx.cpu)
 cell = open("cell.txt").read()

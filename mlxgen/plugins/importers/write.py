@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from ..diagnostics import COMMAND_LINE, Diagnostics
+from ...diagnostics import COMMAND_LINE, Diagnostics
 
 _WIDTH = 100
 _MARK = b"# Written by mlxgen import"

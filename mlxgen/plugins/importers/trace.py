@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from ..diagnostics import Diagnostics
+from ...diagnostics import Diagnostics
 from . import calls, terms
 from .calls import GIVEN, Call, Case
 from .importer import Derive

@@ -23,16 +23,16 @@ from lsprotocol import types as lsp
 from pygls import uris
 from pygls.lsp.server import LanguageServer
 
-from .. import __version__
-from ..check.context import SIGNATURES
-from ..diagnostics import Diagnostic, Diagnostics, Span, Text, sections
-from ..formula.mlx import MODULES
-from ..model.op import camel
-from ..package.start import kernel_stub
-from ..read import settings
-from ..read.settings import MAX_BYTES, PATHS
-from ..read.sources import last_name
-from ..render.files import definition
+from ... import __version__
+from ...check.context import SIGNATURES
+from ...command.stub import kernel_stub
+from ...diagnostics import Diagnostic, Diagnostics, Span, Text, sections
+from ...formula.mlx import MODULES
+from ...model.op import camel
+from ...read import settings
+from ...read.settings import MAX_BYTES, PATHS
+from ...read.sources import last_name
+from ...render.files import definition
 from . import cursor
 from .cursor import Cursor
 from .project import Project

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import rich_click as click
 
-from ..command.cli import EXISTING_FILE, Commands, command, require
-from ..diagnostics import Diagnostics
+from ...command.cli import EXISTING_FILE, Commands, command, require
+from ...diagnostics import Diagnostics
 from . import allowlist, functions, importer, output, schema, trace, write
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -19,7 +19,7 @@ _OUTPUT = click.option(
 
 import_command = Commands(
     name="import",
-    places={"mlx": "imports.command.from_mlx", "torch": "imports.command.from_torch"},
+    places={name: f"plugins.importers.command.from_{name}" for name in ("mlx", "torch")},
     help="Write entries for the functions of another library, from its installed package.",
     no_args_is_help=True,
 )

@@ -20,19 +20,20 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from ..command import operators
-from ..command.cli import FOLDER, Names, command, reason, require, settings_of
-from ..command.write import replace_file
-from ..diagnostics import LINE_BREAK, Diagnostics, Span
-from ..model.cpp import ELEMENT, GENERATED, VOID, CppType, Declaration
-from ..read.settings import Settings
-from ..read.settings import load as load_settings
-from ..read.sources import Sources
-from . import compat, origin
+from ...command import operators
+from ...command.cli import FOLDER, Names, command, reason, require, settings_of
+from ...command.stub import kernel_stub
+from ...command.write import replace_file
+from ...diagnostics import LINE_BREAK, Diagnostics, Span
+from ...model.cpp import Declaration
+from ...package import compat, origin
+from ...read.settings import Settings
+from ...read.settings import load as load_settings
+from ...read.sources import Sources
 
 if TYPE_CHECKING:
-    from ..model.signature import Arg, Output, Signature
-    from ..read.yaml import Document
+    from ...model.signature import Arg, Output, Signature
+    from ...read.yaml import Document
 
 _NEW = Path(__file__).parent / "new"
 
@@ -118,7 +119,7 @@ def _package(name: str) -> Iterator[tuple[str, str]]:
     """Yield the files of a new package, by path."""
     from jinja2 import Environment
 
-    from ..read.keys import json_schema
+    from ...read.keys import json_schema
 
     package = re.sub(r"[-.]", "_", name)
     values = {"name": name, "package": package, "mlx": _mlx()}
@@ -235,7 +236,7 @@ def _write(yaml: Path, text: str, stubs: Mapping[Path, str]) -> None:
 
 def _parsed(text: str) -> Signature | None:
     """Return the parsed signature or None; checking the entry reports syntax errors."""
-    from ..read.signature import parse_signature
+    from ...read.signature import parse_signature
 
     return parse_signature(text, "any", lambda *_: None)
 
@@ -263,7 +264,7 @@ class _Plan:
         grad: Names,
         doc: str | None,
     ) -> None:
-        from ..model.kinds import KINDS, Kind
+        from ...model.kinds import KINDS, Kind
 
         self.text, self.margin = text, margin
         self.composite, self.dtype, self.grad, self.doc = composite, dtype, grad, doc
@@ -340,7 +341,7 @@ def _names(formula: str) -> set[str]:
 
 def _shape(args: Sequence[Arg]) -> str | None:
     """Guess the output shape of an op: the shape of its first array."""
-    from ..model.kinds import Kind
+    from ...model.kinds import Kind
 
     arrays = [arg for arg in args if arg.type.kind is Kind.ARRAY]
     if always := next((arg.name for arg in arrays if not arg.type.optional), ""):
@@ -359,7 +360,7 @@ def _constants(
     args: Sequence[Arg], every: Sequence[Arg], outputs: Sequence[Output]
 ) -> dict[str, str]:
     """Return integer constants for arguments that a [[kernel]] cannot take directly."""
-    from ..model.kinds import KINDS, Kind
+    from ...model.kinds import KINDS, Kind
 
     taken = {arg.name for arg in every} | {output.name for output in outputs}
     found: dict[str, str] = {}
@@ -390,7 +391,7 @@ _AXIS = ("axis", "dim", "axes", "dims")
 
 def _axis_checks(args: Sequence[Arg]) -> Iterator[tuple[str, str]]:
     """Yield checks that axis arguments are in range, because kernels do not check them."""
-    from ..model.kinds import Kind
+    from ...model.kinds import Kind
 
     plain = (a.name for a in args if a.type.kind is Kind.ARRAY and not a.type.optional)
     if (array := next(plain, None)) is None:
@@ -435,8 +436,8 @@ class _New:
     def _checked(self, files: Mapping[Path, str]) -> list[Declaration]:
         """Check the entry with these files, and fail on any error. Without files, return the
         missing kernels."""
-        from ..check.file import resolve
-        from ..read.yaml import Document
+        from ...check.file import resolve
+        from ...read.yaml import Document
 
         found = Diagnostics()
         document = Document.parse(self.text, self.settings.relative(self.settings.yaml), found)
@@ -468,63 +469,3 @@ class _New:
 
 
 _ENTRY = "<entry>"
-
-
-def kernel_stub(settings: Settings, wanted: Declaration, shared: bool) -> tuple[Path, str]:
-    """Return a missing kernel's path and text; ``shared`` means for the CPU and Metal."""
-    metal, name = wanted.missing_in == settings.metal, wanted.name
-    views = any(p.type.name == "Out" for p in wanted.params)
-    shared = shared and not (metal or views)
-    if shared:
-        out = CppType("MLXGEN_OUT(T)")
-        params = (p._replace(type=out) if p.is_output else p for p in wanted.params)
-        wanted = wanted._replace(params=tuple(params))
-    if views and not {"In", "Out"}.isdisjoint(p.name for p in wanted.params):  # which hide them
-        wanted = wanted._replace(namespaces=GENERATED)
-    template = f"template <{wanted.template}>\n" if wanted.template else ""
-    function = template + (_metal_kernel if wanted.is_kernel else _function)(wanted)
-    if metal:
-        path = settings.metal / f"{name.removesuffix('_metal')}.metal"
-        text = f"#include <metal_stdlib>\n\nusing namespace metal;\n\n{function}"
-    else:
-        path = settings.csrc / f"{name}.h"
-        header = "kernel" if views else "scalar" if shared else None
-        include = f'#include "mlxgen/{header}.h"\n\n' if header else ""
-        inside = settings.namespace if shared else f"{settings.namespace}::cpu"
-        text = f"#pragma once\n\n{include}namespace {inside} {{\n\n{function}\n"
-        text += f"}} // namespace {inside}\n"
-    where = "Metal" if metal else "the CPU and Metal" if shared else "the CPU"
-    return path, f"// {name}, for {where}.\n\n{text}"
-
-
-def _free(wanted: Declaration, *names: str) -> str:
-    """Return a name that no parameter has."""
-    taken = {p.name for p in wanted.params}
-    return next(name for name in (*names, "index_") if name not in taken)
-
-
-def _function(wanted: Declaration) -> str:
-    """Return a function with the right types that returns a placeholder."""
-    first = next((p.name for p in wanted.params if p.type == ELEMENT), "0")
-    i = _free(wanted, "i", "j", "k")
-    lines = [f"  return {first}; // one element: compute it here"] * (wanted.result != VOID)
-    for type, name, is_output in wanted.params:
-        if type.name == "Out":
-            lines.append(f"  for (int64_t {i} = 0; {i} < {name}.size(); ++{i}) {{")
-            lines.append(f"    {name}.data[{i}] = {{}}; // compute it here\n  }}")
-        elif is_output:
-            lines.append(f"  {name} = {first}; // one element: compute it here")
-    return "\n".join((f"{wanted.head} {{", *lines, "}\n"))
-
-
-def _metal_kernel(wanted: Declaration) -> str:
-    """Return a Metal [[kernel]] with the right types that writes placeholders."""
-    i = _free(wanted, "i", "j", "k")
-    params, lines = [], []
-    for n, (type, name, is_output) in enumerate(wanted.params):
-        params.append(f"    {type.text()} {name} [[buffer({n})]],\n")
-        if is_output:
-            element = type._replace(space="", mark="").text()
-            lines.append(f"  {name}[{i}] = {element}(0); // compute it here\n")
-    position = f"    uint {i} [[thread_position_in_grid]]) {{\n"
-    return f"[[kernel]] void {wanted.name}(\n{''.join([*params, position, *lines])}}}\n"

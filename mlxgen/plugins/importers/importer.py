@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..diagnostics import Diagnostics, did_you_mean
+from ...diagnostics import Diagnostics, did_you_mean
 from . import overloads as python
 from . import pages
 from .overloads import Unsupported

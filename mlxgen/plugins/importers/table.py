@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from ..diagnostics import Diagnostics, Related, Span
-from ..read.compose import compose_mapping
-from ..read.validate import validate
-from ..read.yaml import Document, Entry, read_text
+from ...diagnostics import Diagnostics, Related, Span
+from ...read.compose import compose_mapping
+from ...read.validate import validate
+from ...read.yaml import Document, Entry, read_text
 from . import terms
 
 FOLDER = Path(__file__).parent / "torch"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..formula.mlx import MODULES, PythonParam
+from ...formula.mlx import MODULES, PythonParam
 
 
 class Function(NamedTuple):

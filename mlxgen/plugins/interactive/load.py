@@ -23,15 +23,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ..command.inputs import base_hash, digest, mlxgen_hash
-from ..diagnostics import install
-from . import compat
-from .cache import Cache, folder
+from ...command.inputs import base_hash, digest, mlxgen_hash
+from ...diagnostics import install
+from ...package import compat
+from ...package.cache import Cache, folder
+from ...package.toolchain import ENVIRONMENT, FROM_ENVIRONMENT
 from .request import KIND, Excerpt, LoadError, Request, Say
-from .toolchain import ENVIRONMENT, FROM_ENVIRONMENT
 
 if TYPE_CHECKING:
-    from ..testing.report import Report
+    from ...testing.report import Report
 
 
 def load(source: str | os.PathLike[str], *, cpp: str = "", metal: str = "") -> ModuleType:
@@ -131,8 +131,8 @@ def _key(request: Request) -> str:
 
 def _around(file: Path) -> Sequence[object]:
     """Return the path of a file of entries and the inputs that belong to it."""
-    from ..command.operators import settings_of
-    from ..diagnostics import Diagnostics
+    from ...command.operators import settings_of
+    from ...diagnostics import Diagnostics
 
     yaml = file.read_bytes()
     diags = Diagnostics()
@@ -174,7 +174,7 @@ def check_of(module: ModuleType) -> Callable[[], Report]:
             LoadError: NumPy or pytest is not installed.
         """
         try:
-            from ..testing import check as run
+            from ...testing import check as run
 
             return run(module)
         except ModuleNotFoundError as error:

@@ -24,18 +24,18 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ..command import generate as generator
-from ..command.operators import plain_settings, settings_of
-from ..diagnostics import Diagnostic, Diagnostics, Related, Span
-from ..read.settings import PATHS, Settings
-from ..read.sources import near
-from . import compat, probe, toolchain
-from .cache import Cache, folder
+from ...command import generate as generator
+from ...command.operators import plain_settings, settings_of
+from ...diagnostics import Diagnostic, Diagnostics, Related, Span
+from ...package import compat, probe, toolchain
+from ...package.cache import Cache, folder
+from ...package.toolchain import BuildError
+from ...package.uses import Compiled, compiled
+from ...read.settings import PATHS, Settings
+from ...read.sources import near
 from .request import KIND, LoadError, Request, Say
-from .toolchain import BuildError
-from .uses import Compiled, compiled
 
-HERE = Path(__file__).resolve().parent
+CMAKE = Path(__file__).resolve().parents[2] / "package" / "cmake"
 
 # The files for the given strings, and the lines that are put above each string.
 _PLACES = {
@@ -100,7 +100,7 @@ import json, os, sys
 path, name, package = json.loads(sys.argv[1])
 sys.path[:] = path
 from pathlib import Path
-from mlxgen.package.load import imported
+from mlxgen.plugins.interactive.load import imported
 imported(name, Path(package))
 os.write(2, b"imported")
 os._exit(0)
@@ -163,7 +163,7 @@ def _start_precompile() -> subprocess.Popen[bytes] | None:
     code = (
         "import json, sys\n"
         "sys.path[:] = json.loads(sys.argv[1])\n"
-        "from mlxgen.package.module import precompile\n"
+        "from mlxgen.plugins.interactive.module import precompile\n"
         "precompile()\n"
     )
     command = [sys.executable, "-c", code, json.dumps(sys.path)]
@@ -270,7 +270,7 @@ class _Project:
         }
         lines = "".join(f"{key} = {value!r}\n" for key, value in info.items())
         (made / "_build_info.py").write_text(lines, encoding="utf-8")
-        shutil.copy(HERE / "cmake" / "package" / "_load.py", made)
+        shutil.copy(CMAKE / "package" / "_load.py", made)
         text = '"""Operators, built by mlxgen.load."""\n\nfrom ._load import *\n'
         (made / "__init__.py").write_text(text, encoding="utf-8")
         if len(self.diags):

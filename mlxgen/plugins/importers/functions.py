@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ..diagnostics import COMMAND_LINE, Diagnostics, did_you_mean, install
-from ..formula.mlx import MODULES, MlxFunction, PythonParam, Table, table
-from ..read.settings import numbers
+from ...diagnostics import COMMAND_LINE, Diagnostics, did_you_mean, install
+from ...formula.mlx import MODULES, MlxFunction, PythonParam, Table, table
+from ...read.settings import numbers
 from . import stubs, write
 from .stubs import Stubs
 

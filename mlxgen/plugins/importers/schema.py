@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from ..diagnostics import COMMAND_LINE, Diagnostics, install
+from ...diagnostics import COMMAND_LINE, Diagnostics, install
 
 _FILE = Path("packaged", "ATen", "native", "native_functions.yaml")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..diagnostics import Diagnostics, Related, Span, Text, did_you_mean
-from ..read.yaml import read_text
+from ...diagnostics import Diagnostics, Related, Span, Text, did_you_mean
+from ...read.yaml import read_text
 from .schema import Schema
 
 

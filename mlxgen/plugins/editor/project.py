@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..command import operators
-from ..command.inputs import base_hash
-from ..command.memo import Memo
-from ..diagnostics import Diagnostic, Diagnostics, TooMany
-from ..model.op import Op
-from ..model.used import UsedOperator
-from ..read.settings import Settings
-from ..read.sources import Sources, near
-from ..read.used import packages
-from ..read.yaml import Document
+from ...command import operators
+from ...command.inputs import base_hash
+from ...command.memo import Memo
+from ...diagnostics import Diagnostic, Diagnostics, TooMany
+from ...model.op import Op
+from ...model.used import UsedOperator
+from ...read.settings import Settings
+from ...read.sources import Sources, near
+from ...read.used import packages
+from ...read.yaml import Document
 
 
 class Project:

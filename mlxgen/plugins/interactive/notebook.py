@@ -97,7 +97,7 @@ def parts(cell: str) -> dict[str, Excerpt]:
 
 
 def _wrong(cell: str, number: int, message: str, help: str) -> LoadError:
-    from ..diagnostics import Diagnostics, Span
+    from ...diagnostics import Diagnostics, Span
 
     diags = Diagnostics()
     diags.add_source(_NAME, f"\n{cell}")

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from ..check.context import SIGNATURES
-from ..diagnostics import LINE_BREAK
-from ..formula import mlx
-from ..formula.compile import VALUES
-from ..formula.mlx import MODULES, table
-from ..model.dtypes import ACCUMULATOR, CATEGORIES, DTYPES
-from ..model.signature import Signature
-from ..read.keys import json_schema
-from ..read.signature import parse_signature
+from ...check.context import SIGNATURES
+from ...diagnostics import LINE_BREAK
+from ...formula import mlx
+from ...formula.compile import VALUES
+from ...formula.mlx import MODULES, table
+from ...model.dtypes import ACCUMULATOR, CATEGORIES, DTYPES
+from ...model.signature import Signature
+from ...read.keys import json_schema
+from ...read.signature import parse_signature
 
 if TYPE_CHECKING:
     from .project import Project

@@ -1,0 +1,1 @@
+"""``mlxgen.load`` and the notebook extension: operators from strings, built in a cache."""

@@ -1,0 +1,1 @@
+"""``mlxgen new`` and ``mlxgen add``."""
