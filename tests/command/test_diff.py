@@ -116,12 +116,9 @@ VALUES = [
 
 def resolved(*args: str, dtypes: str = "float32") -> list[Op]:
     """Return an operator `f` for each second argument."""
-    return described(
-        "".join(
-            f"- signature: 'array f{i}(const array& y, {arg})'\n  composite: y\n  dtypes: {dtypes}\n"
-            for i, arg in enumerate(args)
-        )
-    )
+    rest = f"\n  composite: y\n  dtypes: {dtypes}\n"
+    heads = (f"- signature: 'array f{i}(const array& y, {arg})'" for i, arg in enumerate(args))
+    return described("".join(head + rest for head in heads))
 
 
 def described(text: str) -> list[Op]:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.read.cpp import File, Function, Reader, find_function, normalised
-from mlxgen.read.preprocess import SourceError, calculated
+from mlxgen.read.preprocess import _BINARY, SourceError, calculated
 
 
 @pytest.fixture
@@ -468,7 +468,7 @@ def test_conditions_with_unknown_macros(text: str, value: int | None) -> None:
     assert calculated(text) == value
 
 
-BINARY = "|| && | ^ & == != < <= > >= << >> + - * / %".split()
+BINARY = [sign for level in _BINARY for sign in level]
 
 
 def _expression(random: Random, depth: int) -> str:
