@@ -192,3 +192,31 @@ def test_gradients_at_infinities() -> None:
     x, target = mx.array([1.0, -2.0]), mx.array([0.5, 3.0])
     near = mx.grad(lambda x: aten.huber_loss(x, target, 0, mx.inf).sum())(x)
     assert near.tolist() == [0.5, -5.0]
+
+
+@pytest.mark.parametrize("name", ["svd", "linalg_svd"])
+@pytest.mark.parametrize("scale", [2.0**-80, 1.0, 2.0**70])
+def test_gradient_of_close_singular_values(name: str, scale: float) -> None:
+    """It divides by differences of squares, which must neither cancel, overflow nor underflow."""
+    values = np.array([1 + 2.0**-12, 1, 1 - 2.0**-11]).astype(np.float32)
+    a = mx.array(scale * np.diag(values))
+    weights = random(3, 3), random(3, seed=1), random(3, 3, seed=2)
+    svd = getattr(aten, name)
+    gradient = mx.vjp(svd, [a], list(weights))[1][0]
+    u, s, v = map(double, svd(a))
+    v = v.T if name == "linalg_svd" else v
+    to_u, to_s, to_v = map(double, weights)
+    to_v = to_v.T if name == "linalg_svd" else to_v
+    left, right = u.T @ to_u, v.T @ to_v
+    gaps = s**2 - s[:, None] ** 2 + np.eye(3)
+    inner = ((left - left.T) * s + s[:, None] * (right - right.T)) / gaps + np.diag(to_s)
+    np.testing.assert_allclose(double(gradient), u @ inner @ v.T, rtol=1e-5, atol=1e-3 / scale)
+
+
+def test_slope_of_tanh_near_1() -> None:
+    x = mx.array([0.5, 0.99, 1 - 2.0**-12, 1 - 2.0**-13, -1 + 2.0**-12])
+    for output in (x, x.astype(mx.float16), x.astype(mx.bfloat16)):
+        exact = 1 - double(output) ** 2
+        found = double(aten.tanh_backward(mx.ones_like(output), output))
+        digits = {mx.float32: 24, mx.float16: 11, mx.bfloat16: 8}[output.dtype]
+        np.testing.assert_allclose(found, exact, rtol=2.0 ** (1 - digits))

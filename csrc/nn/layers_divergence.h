@@ -200,7 +200,7 @@ class LayersDivergenceVJP : public mlxgen::Operator<LayersDivergenceVJP> {
 class LayersDivergence : public mlxgen::Operator<LayersDivergence> {
  public:
   DEFINE_NAME(LayersDivergence)
-  static constexpr NoKernels dispatch{"linear_divergence"};
+  static constexpr NoKernels dispatch{"layers_divergence"};
 
   LayersDivergence(mx::Stream s, PairKind kind)
       : Operator(s), kind_(std::move(kind)) {}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from ..diagnostics import Diagnostics, one_line, sections
-from ..read.settings import LANGUAGES, with_required
+from ..read.settings import LANGUAGES, find, with_required
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -36,8 +36,8 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "project": click.option(
         "--project",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="Folder of the project's pyproject.toml. Default: the project of the file or of the "
-        "working directory.",
+        help="Folder of the project's pyproject.toml. Default: the project of the file, or without "
+        "one that of the working directory.",
     ),
     "file": click.argument("file", type=EXISTING_FILE, required=False),
     "select": click.option(
@@ -405,11 +405,17 @@ def docs(diags: Diagnostics, project: Path | None, dry_run: bool) -> None:
 def diff(diags: Diagnostics, old: Path, new: Path, project: Path | None, form: str) -> None:
     """Compare two versions of the operators; exit 1 if a change breaks callers.
 
-    OLD and NEW are YAML files, or the `ops.json` of two builds.
+    OLD and NEW are YAML files, or the `ops.json` of two builds. A file outside of any project uses
+    the project of the other file.
     """
     from .diff import compare
 
-    before, after = (_operators(diags, path, project) for path in (old, new))
+    # A copy of an old version, outside of any project, is compared with the kernels of the new one.
+    roots = [project or find(path.resolve().parent) for path in (old, new)]
+    before, after = (
+        _operators(diags, path, root or other)
+        for path, root, other in zip((old, new), roots, reversed(roots), strict=True)
+    )
     try:
         changes = compare(before, after)
     except (AttributeError, KeyError, TypeError, RecursionError) as error:

@@ -42,15 +42,16 @@ def installed_mlx() -> str | None:
 def settings_of(project: Path | None, file: Path | None, diags: Diagnostics) -> Settings | None:
     """Return the settings for a YAML file, or for the project's; None if an error was reported.
 
-    The default for ``project`` is the project of the file, or else of the working directory. A
-    file outside of any project has default settings. The default MLX release is the installed one.
+    The default for ``project`` is the project of the file, or without a file that of the working
+    directory. A file outside of any project has default settings, with kernels next to it. The
+    default MLX release is the installed one.
     """
-    here = Path.cwd()
-    root = project or (find(file.resolve().parent) if file else None) or find(here)
+    start = file.resolve().parent if file else Path.cwd()
+    root = project or find(start)
     if file and not (root and (root / "pyproject.toml").is_file()):
         settings: Settings | None = plain_settings(file)
     else:
-        settings = load_settings(root or here, diags, file)
+        settings = load_settings(root or start, diags, file)
     return settings and settings._replace(mlx=settings.mlx or installed_mlx())
 
 

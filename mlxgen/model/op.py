@@ -564,6 +564,17 @@ class Op:
         return {name for expr in self._exprs for name in expr.ops} - {self.name}
 
     @property
+    def calls_of_result(self) -> frozenset[str]:
+        """Those of the composite or of the bound function's call; gradients call the others."""
+        return self.forward.expr.ops if self.forward.expr else frozenset()
+
+    @property
+    def refuses(self) -> bool:
+        """True if it is internal, and differentiating may raise: hand-written C++ may, too."""
+        declared = any(grad.kind is GradKind.NONE for grad in self.derivatives.grads)
+        return self.entry.internal and (declared or bool(self.forward.include))
+
+    @property
     def _exprs(self) -> list[Expr]:
         """The formulas that compute arrays."""
         return [*filter(None, [self.forward.expr]), *self.derivatives.exprs]

@@ -546,12 +546,6 @@ class View:
         return [each for each in every if not each[1].integral] or every
 
     @property
-    def ends_gradients(self) -> bool:
-        """True for an internal gradient op without a gradient, which is once differentiable."""
-        none = all(g.kind is GradKind.NONE for g, _, _ in self.gradients)
-        return none and self.op.entry.internal and "_vjp" in self.op.name
-
-    @property
     def gradient_names(self) -> set[str]:
         """The names in formulas of gradients; hand-written functions use all arguments."""
         if any(g.kind is GradKind.FUNCTION for g in self.grads):

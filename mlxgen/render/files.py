@@ -138,6 +138,9 @@ class Pieces(NamedTuple):
     draws_keys: bool  # random functions of its formulas may get no key
     metal: str  # the .metal file of its kernel, or (if shared) a header in csrc
     shared: bool
+    arguments: Sequence[str]  # the arrays
+    calls: Mapping[str, bool]  # other entries; true if only derivatives call one
+    refuses: bool  # internal, and differentiating may raise
     line: int  # the first line of the entry
     header: str  # text of its own files; empty if these are up to date
     source: str
@@ -157,6 +160,11 @@ class Pieces(NamedTuple):
     def path(self) -> str:
         """The dotted name in Python, without the package."""
         return self.paths[0]
+
+    @property
+    def private(self) -> bool:
+        """True if Python's convention for names makes it private."""
+        return self.python_name.startswith("_")
 
     @property
     def modules(self) -> list[str]:
@@ -215,6 +223,9 @@ def pieces(op: Op, package: Package) -> Pieces:
         draws_keys=op.draws_keys,
         metal=kernel.include if kernel is not None else "",
         shared=kernel is not None and kernel.shared,
+        arguments=[p.name for p in op.arguments.arrays],
+        calls={name: name not in op.calls_of_result for name in sorted(op.calls)},
+        refuses=op.refuses,
         line=op.line,
         header=_render("op.h.j2", package, op=view),
         source=op_source(view, package),
@@ -339,6 +350,7 @@ def package_files(
     methods = {p.path: p.python_name for p in public if p.method}
     methods |= {f"{p.path}_": f"{p.python_name}_" for p in public if p.method and p.inplace}
     overloaded = {path for of in modules.values() for path, ops in of.items() if len(ops) > 1}
+    internal = internal_operators(made)
     for path, template in (
         ("src/dispatch.cpp", "dispatch.cpp.j2"),
         ("src/module.cpp", "module.cpp.j2"),
@@ -357,12 +369,10 @@ def package_files(
             modules=list(modules),
             methods=methods,
             overloaded=overloaded,
+            internal=internal,
             draws_keys=any(p.draws_keys for p in made),
         )
-    # One operator per line: json's C encoder does not indent, and its Python encoder is 10x slower.
-    rows = (f'{{{p.json}, "line": {p.line}}}' for p in made)
-    listed = ",\n".join(rows)
-    files["python/ops.json"] = f'{{"schema": {SCHEMA}, "operators": [\n{listed}\n]}}\n'
+    files["python/ops.json"] = _table(made, internal)
     files["docs/operators.md"] = reference(made, package)
     for include, shared in sorted({(p.metal, p.shared) for p in made if p.metal}):
         stem = metal_stem(include)
@@ -394,6 +404,71 @@ def package_files(
             path = f"python/{module.replace('.', '/')}/__init__.py"
             files[path] = _render("submodule.py.j2", package, **inside)
     return files
+
+
+def _table(made: Sequence[Pieces], internal: Sequence[Internal]) -> str:
+    """Return ops.json, with one operator per line.
+
+    json's C encoder does not indent, and its Python encoder is 10x slower.
+    """
+    refusing: dict[str, list[str]] = {}
+    for one in internal:
+        for caller in one.callers:
+            refusing.setdefault(caller.name, []).append(one.name)
+    rows = (
+        f'{{{p.json}, "refusing": {json.dumps(refusing.get(p.name, []))}, "line": {p.line}}}'
+        for p in made
+    )
+    listed = ",\n".join(rows)
+    return f'{{"schema": {SCHEMA}, "operators": [\n{listed}\n]}}\n'
+
+
+class Internal(NamedTuple):
+    """An internal operator whose derivatives may raise, with the public operators that call it."""
+
+    name: str
+    callers: Sequence[Pieces]
+    twice: bool  # only their derivatives call it
+    arguments: Sequence[str]  # those with the name of a caller's argument
+
+    @property
+    def called_by(self) -> str:
+        """The names of the callers for a message."""
+        *first, last = dict.fromkeys(caller.python_name for caller in self.callers)
+        return f"{', '.join(first)} or {last}" if first else last
+
+
+def internal_operators(made: Sequence[Pieces]) -> list[Internal]:
+    """Return the internal operators whose errors name the public operators that call them.
+
+    Calls of hand-written C++ are unknown.
+    """
+    by_name = {p.name: p for p in made}
+    callers: dict[str, list[tuple[str, bool]]] = {}
+    for p in made:
+        for called, derived in p.calls.items():
+            callers.setdefault(called, []).append((p.name, derived))
+    found = []
+    for p in made:
+        if not p.refuses:
+            continue
+        # Entries that lead to it, and whether a derivative is on the way.
+        pending, ways = [(p.name, False)], {(p.name, False)}
+        for name, derived in pending:  # grows in the loop
+            for caller, by_derivative in callers.get(name, ()):
+                way = caller, derived or by_derivative
+                if way not in ways:
+                    ways.add(way)
+                    pending += [way] * (not by_name[caller].public or by_name[caller].private)
+        public = [way for way in ways if by_name[way[0]].public]
+        public = [way for way in public if not by_name[way[0]].private] or public
+        if public:
+            names = {name for name, _ in public}
+            of = [caller for caller in made if caller.name in names]
+            known = {name for caller in of for name in caller.arguments}
+            twice = all(derived for _, derived in public)
+            found.append(Internal(p.name, of, twice, sorted(known.intersection(p.arguments))))
+    return found
 
 
 def _sharded(

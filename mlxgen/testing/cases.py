@@ -1109,8 +1109,8 @@ def _quiet() -> Iterator[None]:
 def _declared(s: Subject, error: Exception) -> bool:
     """Return true if an error shows that a function in the composition lacks the transform."""
     text = str(error)
-    if "Not differentiable with respect to" in text:
-        # The error must name another entry that a gradient calls, not the operator itself.
-        return not text.startswith(f"[{s.function.op}]")
+    if "Not differentiable" in text:
+        # An internal operator that it calls, or another operator, lacks the derivative.
+        return bool(s.op.get("refusing")) or not text.startswith(f"[{s.function.op}]")
     limits = "Not implemented for", "cannot infer output shapes"
     return s.is_composed and any(limit in text for limit in limits)

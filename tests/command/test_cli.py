@@ -129,21 +129,53 @@ def test_file_outside_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert CliRunner().invoke(cli, ["check", "yours.yaml"]).exit_code == 2
 
 
-def test_file_in_a_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file uses the kernels of its project, or else of the working directory's project."""
+HALVED = """
+- signature: "halved(array x) -> array"
+  dispatch: {cpu: halved}
+  grad: none
+"""
+
+
+def test_kernels_are_those_of_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file uses the kernels of its own project, or else those next to it, from any folder."""
     (folder / "pyproject.toml").write_text('[project]\nname = "ops"\n[tool.mlxgen]\n')
     (folder / "python/ops").mkdir(parents=True)
     (folder / "python/ops/__init__.py").touch()
-    other = folder.parent / "other"
-    other.mkdir()
-    for start, file in ((other, folder / "mlx_ops.yaml"), (folder / "csrc", other / "copy.yaml")):
-        shutil.copy(folder / "mlx_ops.yaml", other / "copy.yaml")
-        monkeypatch.chdir(start)
-        found = CliRunner().invoke(cli, ["check", str(file)])
+    other, outside, alone = (folder.parent / name for name in ("other", "outside", "alone"))
+    alone.mkdir()
+    shutil.copy(folder / "mlx_ops.yaml", alone / "copy.yaml")
+    shutil.copytree(folder, other)
+    shutil.copytree(folder, outside, ignore=shutil.ignore_patterns("pyproject.toml"))
+    for place in (other, outside):
+        (place / "csrc/halved.h").write_text(
+            "template <typename T> T halved(T x) { return x / 2; }\n"
+        )
+        with (place / "mlx_ops.yaml").open("a") as file:
+            file.write(HALVED)
+    project, copy = str(folder / "mlx_ops.yaml"), str(alone / "copy.yaml")
+    monkeypatch.chdir(folder)
+    for yaml in (str(place / "mlx_ops.yaml") for place in (other, outside)):
+        for arguments in (
+            ["check", "--fix", yaml],
+            ["list", yaml],
+            ["show", yaml, "halved"],
+            ["diff", yaml, yaml],
+            ["generate", yaml, "--check", "-o", str(alone / "out")],
+        ):
+            found = CliRunner().invoke(cli, arguments)
+            assert "error[" not in found.output, found.output
+        found = CliRunner().invoke(cli, ["check", "--project", str(folder), yaml])
+        assert "MG502" in found.output
+    assert CliRunner().invoke(cli, ["check", copy]).exit_code == 1
+    monkeypatch.chdir(alone)
+    assert CliRunner().invoke(cli, ["check", copy]).exit_code == 1
+    for arguments in (
+        ["check", "--project", str(folder), copy],
+        ["diff", copy, project],
+        ["diff", project, copy],
+    ):
+        found = CliRunner().invoke(cli, arguments)
         assert found.exit_code == 0, found.output
-    assert CliRunner().invoke(cli, ["check"]).exit_code == 0
-    monkeypatch.chdir(other)
-    assert CliRunner().invoke(cli, ["check", "copy.yaml"]).exit_code == 1
 
 
 TWO_MISTAKES = """\

@@ -116,10 +116,13 @@ VALUES = [
 
 def resolved(*args: str, dtypes: str = "float32") -> list[Op]:
     """Return an operator `f` for each second argument."""
-    text = "".join(
-        f"- signature: 'array f{i}(const array& y, {arg})'\n  composite: y\n  dtypes: {dtypes}\n"
-        for i, arg in enumerate(args)
-    )
+    rest = f"\n  composite: y\n  dtypes: {dtypes}\n"
+    heads = (f"- signature: 'array f{i}(const array& y, {arg})'" for i, arg in enumerate(args))
+    return described("".join(head + rest for head in heads))
+
+
+def described(text: str) -> list[Op]:
+    """Return the operators of a file, all with the name `f`."""
     diags = Diagnostics()
     document = Document.parse(text, "mlx_ops.yaml", diags)
     assert document is not None
@@ -175,6 +178,14 @@ def test_choices_defaults_and_dtypes() -> None:
     (wide,), (narrow,) = resolved("int x", dtypes="[float16, float32]"), resolved("int x")
     assert found(wide, narrow) == [("dtypes-removed", True)]
     assert found(narrow, wide) == []
+    empty, pair = resolved("int[2] x = {}", "int[2] x = 1")
+    assert found(empty, pair) == [("argument-retyped", True), ("default-changed", True)]
+    assert found(pair, empty) == [("argument-widened", False), ("default-changed", True)]
+    listed, several = described(
+        "- {signature: 'f(x: list[array]) -> array', composite: 'x[0]'}\n"
+        "- {signature: 'f_two(*x: array) -> array', composite: 'x[0]'}\n"
+    )
+    assert found(listed, several) == found(several, listed) == [("argument-retyped", True)]
     long, usual = resolved("int64_t x", "int x")
     (change,) = compare([long], [usual])
     assert change.breaking and change.message.endswith("int of 64 bits -> int")

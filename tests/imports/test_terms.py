@@ -31,6 +31,13 @@ from mlxgen.plugins.importers import terms
         ("scale * self / scale", {"scale": "1.0"}, "1.0 * self / 1.0"),
         ("self * scale + low - low", {"scale": "1", "low": "0"}, "self"),
         ("low + self", {"low": "0.0"}, "0.0 + self"),
+        ("low + self", {"low": "0"}, "self"),
+        ("low - self", {"low": "0"}, "0 - self"),
+        ("-self", {"self": "-x"}, "x"),
+        ("self ** p", {"self": "-0.0"}, "(-0.0) ** p"),
+        ("a if b is not None else c", {"b": "None"}, "c"),
+        ("a if m == 1 and x.ndim else b", {"m": "1"}, "a if 1 == 1 and x.ndim else b"),
+        ("a if not m == 1 else c", {"m": "1"}, "c"),
         ("exp(exp)", {"exp": "y"}, "exp(y)"),
     ],
 )
@@ -68,8 +75,15 @@ def test_numbers_are_those_of_python(value: float) -> None:
         ("r", "r == 0", "f(x)", "f(x)", "f(x)"),
         ("r", "r == 0", "a + b", "c + d", "a + b if r == 0 else c + d"),
         ("r", "r == 0", "f(a)", "g(a)", "f(a) if r == 0 else g(a)"),
+        ("r", "r == 0", "f(a)", "f(a, b)", "f(a) if r == 0 else f(a, b)"),
+        ("r", "r == 0", "f(a.b)", "f(a.c)", "f(a.b if r == 0 else a.c)"),
+        ("r", "r == 0", "a if c else b", "a if c else d",
+         "(a if c else b) if r == 0 else a if c else d"),
+        ("w", "w is not None", "f(w)", "f(x)", "f(w if w is not None else x)"),
+        ("k", "k", "f(x, a=1)", "f(x, b=1)", "f(x, a=1) if k else f(x, b=1)"),
+        ("k", "k", "f(g(True), 1)", "f(g(False), 2)", "f(g(k), 1 if k else 2)"),
     ],
-)
+)  # fmt: skip
 def test_union(argument: str, condition: str, first: str, second: str, expected: str) -> None:
     parts = (terms.name(text) for text in (argument, condition, first, second))
     assert terms.text(terms.union(*parts)) == expected
@@ -85,12 +99,16 @@ def test_union(argument: str, condition: str, first: str, second: str, expected:
         ("f(g(a * x + 1), g(a * x + 1), a * x + 1)",
          {"total": "a * x + 1", "g_value": "g(total)"}, "f(g_value, g_value, total)"),
         ("x * x + x * x", {}, "x * x + x * x"),
+        ("f(a, x) + f(a, x)", {}, "f(a, x) + f(a, x)"),
+        ("(a * x + 1) ** 2 + f(a * x + 1) + (a * x + 2) * g(a * x + 2)",
+         {"total": "a * x + 2", "total2": "a * x + 1"},
+         "total2 ** 2 + f(total2) + total * g(total)"),
         ("f(w * x + y) + f(w * x + y)", {}, "f(w * x + y) + f(w * x + y)"),
     ],
 )  # fmt: skip
 def test_repeated_parts_have_names(formula: str, expected: dict[str, str], rest: str) -> None:
     parts, left = terms.named_parts(terms.name(formula), {"x", "a"}, {"w"})
-    assert {name: terms.text(part) for name, part in parts.items()} == expected
+    assert [(name, terms.text(part)) for name, part in parts.items()] == list(expected.items())
     assert terms.text(left) == rest
 
 

@@ -1,8 +1,15 @@
 """Errors are raised when the graph is built, and name the operator and the cause."""
 
+import re
+from functools import partial
+from itertools import product
+
 import mlx.core as mx
 import mlxops
 import pytest
+from mlxops.checks import test_gradients as checks
+
+from mlxgen import testing
 
 X = mx.ones((2, 3))
 
@@ -63,3 +70,37 @@ def test_not_differentiable_arguments():
     for derivative in (mx.vjp, mx.jvp):
         with raises(r"^\[iv\] Not differentiable with respect to 'v'"):
             derivative(lambda v: mlxops.special.iv(v, order), [order], [order])
+
+
+def test_errors_of_derivatives_name_the_operator():
+    """Also if an internal operator of its second derivative lacks one. Nothing is computed."""
+    (subjects,) = (mark.args[1] for mark in checks.test_sample.pytestmark)
+    refused = set()
+    for subject in subjects:
+        with mx.stream(mx.cpu):
+            args = subject.draw(subject.dtype)
+            floats = [i for i, a in enumerate(args) if testing.is_float(a)]
+            cotangents = [mx.ones_like(out) for out in subject.function(*args)]
+            pulls = {i: testing.pullback(subject.function, args, [i]) for i in floats}
+            given = [*args, *cotangents]
+            seconds = product(floats, range(len(given)))
+            for derivative in (
+                *(partial(pull, *given) for pull in pulls.values()),
+                *(partial(_vjp, pulls[i], given, j) for i, j in seconds),
+            ):
+                try:
+                    derivative()
+                except ValueError as error:
+                    text = str(error)
+                    if "Not implemented" in text:  # MLX's
+                        continue
+                    names, how = re.match(r"\[(.*)\] Not differentiable(.*)", text).groups()
+                    assert subject.op["python_name"] in re.split(", | or ", names), text
+                    assert "internal" not in subject.op["tags"]
+                    assert re.search(r"\. Use ", how), text
+                    refused.add(subject.op["name"])
+    assert {"gammainc", "grid_sample", "zeta", "cross_entropy"} <= refused
+
+
+def _vjp(pull, given, j):
+    testing.pullback(pull, given, [j])(*given, *pull(*given))

@@ -24,12 +24,9 @@ from mlxgen.testing.cases import Subject, _operators, _resolve
 ALL = "ALL_PAIRS" in os.environ
 BATCH = 2
 
-# Gradients that docs/train.md or the reference calls once differentiable.
-ONCE = {
-    "grid_sample": "grid_sample",
-    **dict.fromkeys(("gammainc", "gammaincc", "gammaincinv", "gammainccinv"), "gammainc_grad_a"),
-    **dict.fromkeys(("betainc", "betaincc", "betaincinv", "betainccinv"), "betainc_grad_"),
-}
+# Operators that docs/train.md or the reference calls once differentiable.
+ONCE = {"grid_sample", "gammainc", "gammaincc", "gammaincinv", "gammainccinv"}
+ONCE |= {"betainc", "betaincc", "betaincinv", "betainccinv"}
 # MLX's matmul has a wrong vmap of its jvp, and these operators are made of it: the reference says
 # so, or their second derivatives do in addition.
 PRODUCTS = {"linalg.multi_dot", "linalg.lstsq"}
@@ -168,7 +165,7 @@ def tolerance(subject):
 def is_declared(name, error):
     """Return true for the error of a gradient that is once differentiable."""
     op = subjects()[name].op["name"]
-    return op in ONCE and f"[{ONCE[op]}" in str(error) and "ifferentiable" in str(error)
+    return op in ONCE and "Not differentiable" in str(error) and op in str(error)
 
 
 def second_derivatives(name, transforms, given):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 from emulator.reference_cpp import mlx_include
@@ -14,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.read.cpp import File, Function, Reader, find_function, normalised
-from mlxgen.read.preprocess import SourceError, calculated
+from mlxgen.read.preprocess import _BINARY, SourceError, calculated
 
 
 @pytest.fixture
@@ -269,6 +272,12 @@ def test_what_is_not_understood_has_a_place(scan, text: str, line: int) -> None:
         ("#ifdef N\n#if\n#endif\n#elif defined N || __cplusplus < 1u\n#else\nint f();\n#endif",
          "f", []),
         ("#if 0\nint g(;\n#elif 1\nint f();\n#elif 1\nint h();\n#endif", "f", []),
+        ("int f();\n#if 0\n#if 1\nint g();\n#endif\n#endif", "f", []),
+        ("int f();\n#if 0\n#if 0\n#else\nint g();\n#endif\n#endif", "f", []),
+        # A condition that cannot be computed counts as true; a number may have a suffix.
+        ("#if 1 / 0\nint f();\n#else\nint g();\n#endif", "f", []),
+        ("#if true\nint f();\n#else\nint g();\n#endif", "f", []),
+        ("#if 10UL < 9\nint g();\n#else\nint f();\n#endif", "f", []),
         ("void g\u00e4(); // \u00e4\nint f(int x);", "f", ["int"]),
     ],
 )  # fmt: skip
@@ -363,6 +372,7 @@ def _doubled(count: int) -> str:
     [
         (_doubled(40) + "int y = A40;", None),
         (_doubled(40) + "#if A40\n#endif\nint f();", None),
+        (_doubled(8) + "#if " + "A8 " * 200_000 + "\n#endif\n", None),
         (_doubled(8) + "A8 " * 20_000, "the macros of this file expand to more than 4 MB"),
         ("".join(f"#define A{i + 1} A{i}\n" for i in range(3000)) + "int y = A3000;", None),
         ("namespace a {" * 5000 + "}" * 5000, "is nested too deeply"),
@@ -446,6 +456,9 @@ def test_requires_is_a_word(one) -> None:
             ("1)", None),
             ("", None),
         ),
+        *(("1 ? 2 ! 3", None), ("(1 ~", None), ("2 x", None), ("1 ? 3 : 1 / 0", 3)),
+        *(("1 + 1 / 0", None), ("0 && 1 / 0 || 1 / 0", None), ("0" + " + 0" * 600, None)),
+        *(("9223372036854775807 + 1", -(2**63)), ("2 * (1 << 63)", 0)),
         *(("2 ** 3", None), ("1 // 2", None), ("08", None), ("1 && 2", 1), ("!1 || 4", 1)),
         ("(" * 400 + "1" + ")" * 400, None),
     ],
@@ -453,3 +466,38 @@ def test_requires_is_a_word(one) -> None:
 def test_conditions_with_unknown_macros(text: str, value: int | None) -> None:
     """Python would warn about a call of a number."""
     assert calculated(text) == value
+
+
+BINARY = [sign for level in _BINARY for sign in level]
+
+
+def _expression(random: Random, depth: int) -> str:
+    kind = random.randrange(6) if depth else 0
+    part = partial(_expression, random, depth - 1)
+    if kind == 0:
+        return random.choice(["0", "1", "2", "7", "012", "0x1F", "4294967297"])
+    if kind == 1:
+        return f"{random.choice('!-+~')} {part()}"
+    if kind == 2:
+        return f"({part()} ? {part()} : {part()})"
+    sign = random.choice(BINARY)
+    shifts = sign in ("<<", ">>")  # by a negative number means nothing
+    joined = f"{part()} {sign} {random.choice('0123') if shifts else part()}"
+    return f"({joined})" if kind == 3 or shifts else joined
+
+
+def test_values_of_conditions_are_those_of_a_compiler(tmp_path: Path) -> None:
+    random = Random(1)
+    texts = [_expression(random, 4) for _ in range(800)]
+    found = {text: value for text in texts if (value := calculated(text)) is not None}
+    assert len(found) > 400 and len({*found.values()}) > 60
+    lines = [
+        # The smallest number cannot be written.
+        f"#if ({text}) != ({value + (value < 0)} - {int(value < 0)})\n#error {text}\n#endif\n"
+        for text, value in found.items()
+    ]
+    (tmp_path / "conditions.h").write_text("".join(lines))
+    compiler = os.environ.get("CXX", "c++")
+    command = [compiler, "-E", "-w", "-xc++", str(tmp_path / "conditions.h")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:2000]

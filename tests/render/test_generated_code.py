@@ -13,6 +13,7 @@ from mlxgen.command import generate, operators
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.read.settings import load as load_settings
 from mlxgen.render.cpp import cpp_comment
+from mlxgen.render.files import internal_operators, pieces
 from mlxgen.render.format import formatted
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,58 @@ def test_only_what_is_an_operators_own(generated: Path) -> None:
     shown = formatted(header) + formatted(texts["axpby.cpp"])
     assert len(shown.splitlines()) <= 160
     assert "class" not in header
+
+
+PARTS = """
+- {signature: "inner(x: array) -> array", composite: x * 1, grad: none, tags: [internal]}
+- {signature: "slope(a: array) -> array", composite: inner(a), tags: [internal]}
+- signature: "cyclic(a: array) -> array"
+  composite: a * a
+  grad: {a: grad * cyclic_slope(a)}
+  tags: [internal]
+- {signature: "cyclic_slope(a: array) -> array", composite: cyclic(inner(a)), tags: [internal]}
+- {signature: "alone(x: array) -> array", composite: x * 1, grad: none, tags: [internal]}
+"""
+# The public operators, and the record of `inner`: its callers, twice, arguments.
+CALLERS = [
+    ('- {signature: "f(x: array) -> array", composite: inner(x)}', ("f", False, ["x"])),
+    ('- {signature: "f(y: array) -> array", composite: inner(y)}', ("f", False, [])),
+    (
+        '- {signature: "f(x: array) -> array", composite: x * x, grad: {x: grad * slope(x)}}',
+        ("f", True, ["x"]),
+    ),
+    ('- {signature: "f(y: array) -> array", composite: cyclic(y)}', ("f", True, [])),
+    (
+        '- {signature: "f(x: array) -> array", composite: slope(x)}\n'
+        '- {signature: "g(x: array) -> array", composite: x * x, grad: {x: grad * inner(x)}}\n'
+        '- {name: g_two, python_name: g, signature: "g(x: array, n: int) -> array",'
+        " composite: inner(x) * n}\n"
+        '- {signature: "h(x: array) -> array", composite: inner(x)}',
+        ("f, g or h", False, ["x"]),
+    ),
+    (
+        '- {signature: "_f(x: array) -> array", composite: inner(x)}\n'
+        '- {signature: "g(x: array) -> array", composite: _f(x)}',
+        ("g", False, ["x"]),
+    ),
+    ('- {signature: "_f(x: array) -> array", composite: inner(x)}', ("_f", False, ["x"])),
+]
+
+
+@pytest.mark.parametrize(("public", "wanted"), CALLERS)
+def test_public_callers_of_internal_operators(
+    public: str, wanted: tuple[str, bool, list[str]], tmp_path: Path
+) -> None:
+    """Errors of derivatives name these; `twice`: only derivatives call the internal operator."""
+    yaml = tmp_path / "mlx_ops.yaml"
+    yaml.write_text(PARTS + public)
+    diagnostics = Diagnostics()
+    settings = project.settings(yaml)
+    ops, _ = operators.load(settings, diagnostics)
+    assert diagnostics.ok, diagnostics.render_text()
+    (found,) = internal_operators([pieces(op, settings) for op in ops])
+    assert found.name == "inner"
+    assert (found.called_by, found.twice, list(found.arguments)) == wanted
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,15 @@ bool holds(bool (*call)(const void* check), const void* check) {
   return false;
 }
 
+namespace {
+
+/** Its message names an operator that the user called. */
+struct NoDerivative : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+} // namespace
+
 void fail_in(const char* op) {
   auto named = [op](const std::exception& error) {
     std::string text = error.what();
@@ -102,6 +111,8 @@ void fail_in(const char* op) {
   };
   // Python maps each of these to a different exception.
   try {
+    throw;
+  } catch (const NoDerivative&) {
     throw;
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument(named(error));
@@ -743,17 +754,47 @@ Arrays jvp_from_vjp(
   return mx::vjp(distinct, cotangents, tangents).second;
 }
 
-void not_differentiable(
-    const char* op,
-    const char* argument,
-    bool of_gradient) {
-  const char* why = of_gradient
-      ? ": this is the gradient of an operator that is once differentiable and "
-        "has no jvp."
-      : ". Use mx.stop_gradient on it, or leave it out of argnums.";
-  throw std::invalid_argument(
-      "[" + std::string(op) + "] Not differentiable with respect to '" +
-      argument + "'" + why);
+namespace {
+
+std::vector<Internal>& internal_operators() {
+  static std::vector<Internal> table;
+  return table;
+}
+
+} // namespace
+
+Internals::Internals(std::vector<Internal> of) {
+  internal_operators() = std::move(of);
+}
+
+void not_differentiable(const char* op, const char* argument) {
+  std::string name = op;
+  bool named = true;
+  bool twice = false;
+  for (const auto& row : internal_operators()) {
+    if (name == row.op) {
+      const auto& known = row.arguments;
+      name = row.callers;
+      named = std::find(known.begin(), known.end(), argument) != known.end();
+      twice = row.twice;
+      break;
+    }
+  }
+  std::string text = "[" + name + "] Not differentiable";
+  if (twice) {
+    text += " twice";
+  }
+  if (named) {
+    text += std::string(" with respect to '") + argument + "'";
+  }
+  const char* advice[2][2]{
+      {". Use mx.stop_gradient on the result.",
+       ", nor with mx.jvp. Use mx.grad or mx.vjp, once."},
+      {". Use mx.stop_gradient on it, or leave it out of argnums.",
+       ". Use mx.stop_gradient on it in one of the derivatives, or leave it "
+       "out of argnums there."},
+  };
+  throw NoDerivative(text + advice[named][twice]);
 }
 
 Arrays zeros_for(const Arrays& primals, const Stream& s) {

@@ -452,13 +452,23 @@ Arrays jvp_from_vjp(
     StreamOrDevice s);
 
 /**
- * Raised by the vjp and jvp of arguments without a derivative; `of_gradient` if
- * the operator is internal and none of its arguments has one.
+ * An internal operator without some derivative. Users know only the public
+ * operators whose formulas call it, which messages name.
  */
-[[noreturn]] void not_differentiable(
-    const char* op,
-    const char* argument,
-    bool of_gradient = false);
+struct Internal {
+  const char* op;
+  const char* callers;
+  bool twice; // only gradients call it, so that its callers have a first one
+  std::vector<std::string> arguments; // that a caller has, too
+};
+
+/** Registers those of a package. */
+struct Internals {
+  explicit Internals(std::vector<Internal> of);
+};
+
+/** Raised by the vjp and jvp of arguments without a derivative. */
+[[noreturn]] void not_differentiable(const char* op, const char* argument);
 
 /**
  * An identity without a derivative, for such arguments of composites. Integers

@@ -6,6 +6,22 @@
 
 namespace mlxops {
 
+namespace {
+
+const mlxgen::Internals internals({
+    {"segment_sum_sorted", "segment_sum", false, {"segment_ids", "x"}},
+    {"gated_delta_second",
+     "gated_delta",
+     true,
+     {"beta", "cu_seqlens", "g", "k", "mask", "q", "state", "v"}},
+    {"embedding_bag_sorted_vjp",
+     "embedding_bag",
+     true,
+     {"indices", "offsets", "per_sample_weights"}},
+});
+
+} // namespace
+
 std::vector<KernelInfo> dispatch_table() {
   std::vector<KernelInfo> table;
   for (const auto* op : mlxgen::dispatch_table()) {

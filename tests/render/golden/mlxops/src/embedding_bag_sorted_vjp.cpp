@@ -109,11 +109,11 @@ class EmbeddingBagSortedVjp : public mlxgen::Operator<EmbeddingBagSortedVjp> {
       const mx::Stream&) {
     if (arg == 0) {
       // cotangent: none
-      mlxgen::not_differentiable("embedding_bag_sorted_vjp", "cotangent", true);
+      mlxgen::not_differentiable("embedding_bag_sorted_vjp", "cotangent");
     }
     // per_sample_weights: none
     mlxgen::not_differentiable(
-        "embedding_bag_sorted_vjp", "per_sample_weights", true);
+        "embedding_bag_sorted_vjp", "per_sample_weights");
   }
 
   void run_metal(
