@@ -27,7 +27,7 @@ from ..formula.compile import compile_formula, is_pure, names_of
 from ..formula.facts import degree_of_all
 from ..formula.lets import words
 from ..formula.source import parsed
-from ..model.op import Expr, Fact, Form, Op, Written, camel
+from ..model.op import Expr, Fact, Form, Op, Vmap, Written, camel
 from ..model.signature import Signature
 from ..read.settings import Settings
 from ..read.sources import Sources
@@ -35,6 +35,7 @@ from ..read.used import packages
 from ..read.yaml import Document
 from . import gradients, results
 from .arguments import read_arguments
+from .batch import check_batch
 from .context import SIGNATURES, Context, Named, SharedState
 from .defaults import check_defaults
 from .entry import check_keys, form_known, read_entry
@@ -364,6 +365,8 @@ def _operator(context: Context, path: str) -> Op | None:
     check_own_name(context)
     for part in context.raw.manual if context.form is Form.KERNELS else ():
         check_manual(context, part)
+    if derivatives.vmap is Vmap.BATCH and not context.elementwise and context.ok:
+        check_batch(context, arguments, checks, rules, samples.values())
     if not context.ok:
         return None
     composed = context.raw.composite is not None and forward.expr

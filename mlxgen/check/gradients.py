@@ -24,7 +24,6 @@ from ..model.op import (
 from ..model.signature import with_article
 from ..read.keys import GradFunction, listed
 from ..read.yaml import quoted
-from .batch import check_batch
 from .context import ARRAY, ARRAYS, BOOL, Context, Known, Path
 from .fit import gradient_function
 
@@ -37,7 +36,7 @@ def derivatives(context: Context, known: Known) -> Derivatives:
     grads = _gradients(context, known)
     own = context.raw.grad is not None and context.form is not Form.KERNELS
     jvp, tangents = _jvp(context, known, grads)
-    return Derivatives(tuple(grads), own, jvp, tuple(tangents), _vmap(context, known.arguments))
+    return Derivatives(tuple(grads), own, jvp, tuple(tangents), _vmap(context))
 
 
 def _gradients(context: Context, known: Known) -> list[Grad]:
@@ -273,7 +272,7 @@ def _jvp_formulas(
     return found
 
 
-def _vmap(context: Context, arguments: Arguments) -> Vmap:
+def _vmap(context: Context) -> Vmap:
     """Return the vmap rule."""
     given = context.raw.vmap
     if "vmap" in context.raw.manual:
@@ -284,8 +283,6 @@ def _vmap(context: Context, arguments: Arguments) -> Vmap:
         context.error("elementwise_vmap", ("vmap",))
     if given == "batch" and not context.elementwise and (fixed := context.axes.fixed):
         context.error("fixed_vmap", ("vmap",), name=fixed[0])
-    elif given == "batch" and not context.elementwise:
-        check_batch(context, arguments)
     if given is None:
         return Vmap.ELEMENTWISE if context.elementwise else Vmap.SEQUENTIAL
     return Vmap(given)

@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..diagnostics import did_you_mean
-from ..formula import trees
 from ..formula.compile import Want
 from ..formula.numbers import ArrayFacts, Impossible, broadcast, evaluated
 from ..model.dtypes import DTYPES, FLOATING, INTEGER
@@ -281,6 +280,40 @@ def _kind(type: Type, value: Any) -> str:
     return "none" if value is None else value.__class__.__name__
 
 
+class Call(NamedTuple):
+    """The arguments of a call: shapes and dtypes of arrays by path, and other values by name."""
+
+    shapes: Mapping[Path, tuple[int, ...]]
+    dtypes: Mapping[Path, str | None]
+    values: dict[str, Any]
+
+    @classmethod
+    def of(cls, context: Context, arguments: Arguments, sample: Mapping[str, Any]) -> Call:
+        """Return the call of a sample."""
+        shapes, dtypes = dict[Path, tuple[int, ...]](), dict[Path, str | None]()
+        for rule in _rules(context, arguments):
+            drawn = list(_drawn(rule, sample))
+            several = len({dtype for *_, dtype in drawn}) > 1  # MLX promotes them
+            for path, given, dtype in drawn:
+                shapes[path] = _extents(given)
+                dtypes[path] = None if several else rule.resolve(dtype)
+        return cls(shapes, dtypes, {p.name: _attribute(p, sample) for p in arguments.params})
+
+    def names(self, arguments: Arguments, *batch: int) -> dict[str, Any]:
+        """Return the names in formulas, if all arrays have the sizes ``batch`` in front."""
+        names = dict(self.values)
+        for p in arguments.params:
+            if p.arg.mode_of and names[p.name] is not None:
+                names[p.arg.mode_of] = names[p.name]
+        for path, shape in self.shapes.items():
+            (name, *index), facts = path, ArrayFacts((*batch, *shape), self.dtypes[path])
+            names[str(name)] = (*names[str(name)], facts) if index else facts
+        for axis, (array, at, _) in arguments.lengths.items():
+            with suppress(IndexError):  # too few axes, which a condition reports
+                names.setdefault(axis, names[array].shape[at])
+        return names
+
+
 class _Call:
     """The call of an entry with a sample. ``numbers`` are the values of the bounds' formulas."""
 
@@ -301,29 +334,18 @@ class _Call:
     def problems(self) -> Iterator[Problem]:
         """Yield the reasons why an entry cannot be called with a sample."""
         context, arguments, sample = self.context, self.arguments, self.sample
-        modes = {p.arg.mode_of: p.name for p in arguments.params if p.arg.mode_of}
-        names = {p.name: _attribute(p, sample) for p in arguments.params}
-        names |= {name: names[mode] for name, mode in modes.items() if names[mode] is not None}
-        extents: dict[Path, tuple[int, ...]] = {}
+        call = Call.of(context, arguments, sample)
+        names, extents = call.names(arguments), call.shapes
         dtypes: list[tuple[Path, ArraySample, str]] = []
         for rule in _rules(context, arguments):
             drawn = list(_drawn(rule, sample))
             several = len({dtype for *_, dtype in drawn}) > 1  # MLX promotes them
             dtypes += drawn
-            for path, given, dtype in drawn:
-                resolved = rule.resolve(dtype)
-                if not (resolved or several):
+            for path, _, dtype in drawn:
+                if not (rule.resolve(dtype) or several):
                     others = [r for r in arguments.rules if len(r.dtypes) > 1]
                     sums = context.form is Form.KERNELS and bool(others)
                     yield (*path, "dtype"), _why_no_dtype(dtype, rule, sums)
-                name, *index = path
-                extents[path] = _extents(given)
-                facts = ArrayFacts(extents[path], None if several else resolved)
-                names[str(name)] = (*names[str(name)], facts) if index else facts
-        for axis, length in context.axes.lengths.items():
-            with suppress(Impossible):  # too few axes, which a condition reports
-                size = trees.size(length.array, length.axis)
-                names.setdefault(axis, evaluated(size, names, None))
         for path, given, dtype in dtypes:
             ends: list[float] = []
             for end in ("low", "high"):

@@ -1,7 +1,8 @@
 """Evaluates formulas of shapes, dtypes and attributes at generation time, for known shapes.
 
 Such a formula was already translated to C++, so it contains only harmless Python. Operations that
-can take long (powers, ranges) and names without a known value make the result unknown.
+can take long (powers, loops of many steps) and names without a known value make the result
+unknown.
 """
 
 from __future__ import annotations
@@ -11,27 +12,40 @@ import builtins
 import copy
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import CodeType, SimpleNamespace
 from typing import Any
 
 from ..model.dtypes import CATEGORIES, DTYPES
 
+_STEPS = 1_000  # of all loops of a formula
+
 
 class Impossible(Exception):
     """Raised if the formula fails for these values; the C++ would throw, too."""
 
 
-class ArrayFacts(SimpleNamespace):
+class ArrayFacts:
     """The properties of an array in formulas; without a dtype if it is unknown."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str | None) -> None:
-        known = {"dtype": dtype} if dtype is not None else {}
-        super().__init__(shape=shape, ndim=len(shape), size=math.prod(shape), **known)
+        self.shape, self.ndim, self.size = shape, len(shape), math.prod(shape)
+        if dtype is not None:
+            self.dtype = dtype
 
     def __len__(self) -> int:
-        return int(self.shape[0])
+        return self.shape[0]
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element, which are part of a dtype's name, except for bool_."""
+        return int("".join(filter(str.isdigit, self.dtype)) or 8) // 8
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements."""
+        return self.size * self.itemsize
 
 
 def evaluated(tree: ast.expr, names: Mapping[str, Any], unknown: Any) -> Any:
@@ -41,7 +55,8 @@ def evaluated(tree: ast.expr, names: Mapping[str, Any], unknown: Any) -> Any:
         Impossible: An index is out of range, a divisor is zero, or shapes cannot be broadcast.
     """
     try:
-        return eval(_compiled(tree), {**_NAMES, **names, "__builtins__": {}})
+        known = {**names, " steps": iter(range(_STEPS)), "__builtins__": _NAMES}
+        return eval(_compiled(tree), known)
     except Impossible:
         raise
     except IndexError:
@@ -119,8 +134,17 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(extent for (extent,) in extents)
 
 
+def _loop(items: Iterable[Any], steps: Iterator[int]) -> Iterator[Any]:
+    for item in items:
+        next(steps)  # raises at the limit
+        yield item
+
+
 class _Python(ast.NodeTransformer):
-    """Replaces lists by tuples, like shapes, and operators by calls of ``_operate``."""
+    """Replaces lists by tuples, like shapes, and loops and operators by calls.
+
+    The functions have a space in their names, so that formulas cannot contain these.
+    """
 
     def visit_List(self, node: ast.List) -> ast.expr:
         self.generic_visit(node)
@@ -131,10 +155,15 @@ class _Python(ast.NodeTransformer):
         items = ast.GeneratorExp(node.elt, node.generators)
         return ast.Call(ast.Name("tuple", ast.Load()), [items], [])
 
+    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
+        self.generic_visit(node)
+        loop, steps = (ast.Name(name, ast.Load()) for name in (" loop", " steps"))
+        node.iter = ast.Call(loop, [node.iter, steps], [])
+        return node
+
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
         operands = [ast.Constant(type(node.op).__name__), node.left, node.right]
-        # A name with a space cannot occur in a formula.
         return ast.Call(ast.Name(" operate", ast.Load()), operands, [])
 
 
@@ -155,12 +184,15 @@ def _operate(sign: str, a: Any, b: Any) -> Any:
 _PYTHON = "abs all any bool enumerate float int len max min sum tuple zip".split()  # noqa: SIM905
 _NAMES: dict[str, Any] = {
     **{name: getattr(builtins, name) for name in _PYTHON},
+    **{name: getattr(math, name) for name in ("ceil", "exp", "floor", "log", "log2", "sqrt")},
     **{"minimum": min, "maximum": max, "prod": math.prod, "broadcast_shapes": broadcast},
     **{name: name for name in DTYPES},
     **CATEGORIES,
     "sorted": lambda numbers: tuple(sorted(numbers)),
+    "range": lambda *ends: tuple(_loop(range(*ends), iter(range(_STEPS)))),
     "hint": lambda number: number,
     "issubdtype": lambda dtype, kind: dtype in kind if isinstance(kind, tuple) else dtype == kind,
     " operate": _operate,
+    " loop": _loop,
 }
 _NAMES["mx"] = SimpleNamespace(**_NAMES)
