@@ -46,8 +46,9 @@ have fewer points.
   exceed. *wrong* is NaN in place of a number; *none* marks a derivative that raises an error
   because it is not implemented.
 - **NaN in the scan**, for functions of one argument, evaluates the function and both derivatives at
-  a number of each exponent with both signs, subnormal numbers included, in both dtypes. NaN counts
-  if the function or the derivative is defined there; the domain of `airy` starts at -1e12.
+  a number of each exponent with both signs, subnormal numbers included, at both zeros, integers and
+  halves up to 7.5, in both dtypes. NaN counts if the function or the derivative is defined there;
+  the domain of `airy` starts at -1e12.
 
 Known limits:
 
