@@ -46,15 +46,23 @@ have fewer points.
   exceed. *wrong* is NaN in place of a number; *none* marks a derivative that raises an error
   because it is not implemented.
 - **NaN in the scan**, for functions of one argument, evaluates the function and both derivatives at
-  a number of each exponent with both signs, subnormal numbers included, in both dtypes. NaN counts
-  if the function or the derivative is defined there; the domain of `airy` starts at -1e12.
+  a number of each exponent with both signs, subnormal numbers included, at both zeros, integers and
+  halves up to 7.5, in both dtypes. NaN counts if the function or the derivative is defined there;
+  the domain of `airy` starts at -1e12.
 
-Known limits: derivatives of `binom` are NaN for some integers `k`. Those of `betainccinv` are 0,
-infinite or NaN if the result rounds to 1. Those of `i0`, `i1` and `kv` may overflow in float32 when
-they are close to the largest number. Second derivatives of `beta` and `poch` are NaN at poles that
-cancel, and lose digits close to a pole; that of `poch` by `m` is NaN in float32 for large negative
-`m`. The second derivative of `inv_boxcox` and `inv_boxcox1p` by `lmbda` may be infinite or NaN for
-large `abs(y)`.
+Known limits:
+
+- Derivatives of `i0`, `i1` and `kv` may overflow in float32 when they are close to the largest
+  number.
+- Points without a derivative return NaN or infinities: poles, where derivatives of different
+  directions differ, and `hypot` and `pseudo_huber` if both arguments are infinite. `binom` is NaN
+  for negative integers `n`, with its derivatives.
+- The derivative of `beta` by both arguments loses all digits if both are close to 0, and that of
+  `poch` if `z` and `z + m` are.
+- At the probabilities 0 and 1, second derivatives of `gammaincinv`, `gammainccinv`, `betaincinv`
+  and `betainccinv` are NaN, unless the first one is finite and not 0.
+- The second derivative of `inv_boxcox` and `inv_boxcox1p` by `lmbda` may be infinite or NaN for
+  large `abs(y)`.
 """
 BEYOND = """### Derivatives beyond the limits
 

@@ -29,8 +29,9 @@ TARGETS = {
 
 # Operators whose loop is scalar with every compiler, and the reasons.
 SCALAR = dict.fromkeys(
-    """betainc betainc_grad_a betainc_grad_b betaincc betainccinv betaincinv gammainc
-    gammainc_grad_a gammaincc gammainccinv gammaincinv exprel_derivative""".split(),  # noqa: SIM905
+    """beta_place beta_place_grad_a betainc betainc_grad_a betainc_grad_b betaincc betainccinv
+    betaincinv gammainc gammainc_grad_a gammaincc gammainccinv gammaincinv
+    exprel_derivative""".split(),  # noqa: SIM905
     "sums a series until it converges",
 ) | {
     "log1prel_derivative": "takes as many steps as the order that it is given",

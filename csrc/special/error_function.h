@@ -449,5 +449,17 @@ T normal_density(T x) {
   return detail::normal_density_of(x);
 }
 
+/** exp(x^2). */
+template <typename T>
+T exp_square(T x) {
+  return 1 / detail::exp_minus_square_of(x);
+}
+
+/** 1 / normal_density(x). */
+template <typename T>
+T over_normal_density(T x) {
+  return 1 / detail::normal_density_of(x);
+}
+
 } // namespace special
 } // namespace mlxops

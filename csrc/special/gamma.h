@@ -81,6 +81,15 @@ inline mlxgen::wide<T> sine_over_pi(mlxgen::wide<T> x) {
   return halved == math::rint(halved) ? W(y) : -y;
 }
 
+/** value (-1)^(x + y) for integers x and y. */
+template <typename W>
+inline W signed_by_sum(W value, W x, W y) {
+  W half_x = 0.5f * x;
+  W half_y = 0.5f * y;
+  bool even = (half_x == math::rint(half_x)) == (half_y == math::rint(half_y));
+  return choose(even, value, -value);
+}
+
 /** sin(pi (x + y)) / pi, also if x + y is rounded; 0 for infinite numbers. */
 template <typename T>
 inline mlxgen::wide<T> sine_of_sum(mlxgen::wide<T> x, mlxgen::wide<T> y) {
@@ -88,11 +97,17 @@ inline mlxgen::wide<T> sine_of_sum(mlxgen::wide<T> x, mlxgen::wide<T> y) {
   W whole_x = math::rint(x);
   W whole_y = math::rint(y);
   W sine = sine_over_pi<T>((x - whole_x) + (y - whole_y));
-  W half_x = 0.5f * whole_x;
-  W half_y = 0.5f * whole_y;
-  bool even = (half_x == math::rint(half_x)) == (half_y == math::rint(half_y));
-  sine = choose(even, sine, -sine);
+  sine = signed_by_sum(sine, whole_x, whole_y);
   return choose(sine == sine, sine, W(0));
+}
+
+/** cos(pi (x + y)), also if x + y is rounded. */
+template <typename W>
+inline W cosine_of_sum(W x, W y) {
+  W whole_x = math::rint(x);
+  W whole_y = math::rint(y);
+  W cosine = math::cospi((x - whole_x) + (y - whole_y));
+  return signed_by_sum(cosine, whole_x, whole_y);
 }
 
 } // namespace detail
@@ -408,9 +423,9 @@ T digamma_difference(T value_a, T value_b) {
 
 namespace detail {
 
-/** psi'(x). */
+/** psi'(x); a negative x is an integer and `past`. */
 template <typename T, bool positive = false>
-inline mlxgen::wide<T> trigamma(mlxgen::wide<T> x) {
+inline mlxgen::wide<T> trigamma_past(mlxgen::wide<T> x, mlxgen::wide<T> past) {
   using W = mlxgen::wide<T>;
   W z = positive ? W(x) : math::fabs(x);
   bool large = z >= large_z;
@@ -426,13 +441,19 @@ inline mlxgen::wide<T> trigamma(mlxgen::wide<T> x) {
   W body = large ? asymptotic : quotient;
 
   // psi'(-z) = (pi / sin(pi z))^2 - psi'(1 + z) (5.15.6)
-  W sine = sine_over_pi<T>(z);
+  W sine = sine_over_pi<T>(past);
   W pole = 1 / (negative ? sine : z);
   pole = large && !negative ? W(0) : W(pole);
   W other = (large ? W(w) : W(0)) - body;
   W result = pole * pole + (negative ? other : body);
   bool at_end = !positive && x == -math::infinity();
   return at_end ? W(math::infinity()) : W(result);
+}
+
+/** psi'(x). */
+template <typename T, bool positive = false>
+inline mlxgen::wide<T> trigamma(mlxgen::wide<T> x) {
+  return trigamma_past<T, positive>(x, x);
 }
 
 } // namespace detail
@@ -446,12 +467,14 @@ T trigamma(T value) {
   return static_cast<T>(detail::trigamma<T, positive>(value));
 }
 
-/** psi'(a) - psi'(a + b), like digamma_difference. */
-template <typename T, bool positive = false>
-T trigamma_difference(T value_a, T value_b) {
+namespace detail {
+
+/** psi'(start) - psi'(start + b), like digamma_difference. */
+template <typename T, bool positive>
+inline mlxgen::wide<T> wide_trigamma_difference(
+    mlxgen::wide<T> start,
+    mlxgen::wide<T> b) {
   using W = mlxgen::wide<T>;
-  W start = value_a;
-  W b = value_b;
   W last = start + b;
   bool below_0 = !positive && ((start < 0) & (last < 0));
   W a = below_0 ? 1 - last : W(start);
@@ -466,28 +489,37 @@ T trigamma_difference(T value_a, T value_b) {
     W second = 1 / (s + k);
     steps = steps + b * first * second * (first + second);
   }
-  W u = 1 / (a + detail::large_z);
-  W v = 1 / (s + detail::large_z);
+  W u = 1 / (a + large_z);
+  W v = 1 / (s + large_z);
   W x = u * u;
   W y = v * v;
   W p = math::polynomial(MLXOPS_TABLE(trigamma_large), x);
-  W slope = detail::divided_difference(MLXOPS_TABLE(trigamma_large), x, y);
+  W slope = divided_difference(MLXOPS_TABLE(trigamma_large), x, y);
   W rest = (x + u * v + y) * p + v * y * (u + v) * slope;
   W result = steps + b * u * v * (1 + (u + v) * 0.5f + rest);
   if (!positive) {
-    W sine_a = detail::sine_over_pi<T>(start);
-    W sine_s = detail::sine_of_sum<T>(start, b);
+    W sine_a = sine_over_pi<T>(start);
+    W sine_s = sine_of_sum<T>(start, b);
     // last may be rounded.
     W past = (start - math::rint(start)) + (b - math::rint(b));
-    W cotangents = math::cospi(start) / sine_a +
-        math::cospi(past) / detail::sine_over_pi<T>(past);
-    W quotient = detail::sine_over_pi<T>(b) / (sine_a * sine_s);
+    W cotangents =
+        math::cospi(start) / sine_a + math::cospi(past) / sine_over_pi<T>(past);
+    W quotient = sine_over_pi<T>(b) / (sine_a * sine_s);
     W reflected = result + quotient * cotangents;
-    W direct = detail::trigamma<T>(start) - detail::trigamma<T>(last);
+    W direct = trigamma<T>(start) - trigamma<T>(last);
     bool above_0 = (start > 0) & (last > 0);
     result = above_0 ? result : (below_0 ? reflected : direct);
   }
-  return static_cast<T>(result);
+  return result;
+}
+
+} // namespace detail
+
+/** psi'(a) - psi'(a + b), like digamma_difference. */
+template <typename T, bool positive = false>
+T trigamma_difference(T a, T b) {
+  return static_cast<T>(detail::wide_trigamma_difference<T, positive>(
+      mlxgen::wide<T>(a), mlxgen::wide<T>(b)));
 }
 
 ///////////////////////////////////////////////////////////////////////////////
@@ -1055,6 +1087,44 @@ inline W made_whole(W x, W y, W z) {
   return choose(z == math::rint(z), next, x);
 }
 
+/** Like poch. */
+template <typename T, bool positive = false>
+inline mlxgen::wide<T> wide_poch(mlxgen::wide<T> x, mlxgen::wide<T> m) {
+  using W = mlxgen::wide<T>;
+  // Gamma(m) / B(x, m) for positive m, or the reciprocal from x + m up to x.
+  bool down = !positive && m < 0;
+  W size = positive ? W(m) : math::fabs(m);
+  W start = choose(down, x + m, x);
+  W end = choose(down, x, x + m);
+  // x + m may need more digits after the point.
+  W sine = sine_over_pi<T>(x);
+  W sine_sum = sine_of_sum<T>(x, m);
+  Scaled<W> factor = gamma_in_parts<T, true, false>(size, false);
+  W up = over_beta<T, positive>(
+      factor,
+      start,
+      size,
+      end,
+      choose(down, sine_sum, sine),
+      choose(down, sine, sine_sum));
+  W y = choose(down, 1 / up, made_whole(up, x, m));
+  // For the smallest m the result is 1 + m psi(x), and near 0 it is x / (x +
+  // m).
+  W pole = pole_at<positive>(x);
+  bool near_0 = math::fabs(x) < 0.5f;
+  W tiny = choose(near_0, x / (x + m), choose(pole > 0, y, W(1)));
+  y = choose(size < 1e-30f, tiny, y);
+  W infinity = math::infinity();
+  W order = pole_of_sum<positive>(x + m, sine_sum) - pole;
+  y = choose(order < 0, W(0), choose(order > 0, infinity, y));
+  y = choose(x == infinity, choose(down, W(0), infinity), y);
+  W nan = math::nan();
+  y = choose(m == infinity, choose(x > 0, infinity, nan), y);
+  y = choose(m == -infinity, nan, choose(x == -infinity, nan, y));
+  y = choose(m == 0, W(1), y);
+  return choose(x == x, choose(m == m, y, m), x);
+}
+
 } // namespace detail
 
 /**
@@ -1065,40 +1135,7 @@ inline W made_whole(W x, W y, W z) {
 template <typename T, bool positive = false>
 T poch(T value_x, T value_m) {
   using W = mlxgen::wide<T>;
-  W x = value_x;
-  W m = value_m;
-  // Gamma(m) / B(x, m) for positive m, or the reciprocal from x + m up to x.
-  bool down = !positive && m < 0;
-  W size = positive ? W(m) : math::fabs(m);
-  W start = choose(down, x + m, x);
-  W end = choose(down, x, x + m);
-  // x + m may need more digits after the point.
-  W sine = detail::sine_over_pi<T>(x);
-  W sine_sum = detail::sine_of_sum<T>(x, m);
-  Scaled<W> factor = detail::gamma_in_parts<T, true, false>(size, false);
-  W up = detail::over_beta<T, positive>(
-      factor,
-      start,
-      size,
-      end,
-      choose(down, sine_sum, sine),
-      choose(down, sine, sine_sum));
-  W y = choose(down, 1 / up, detail::made_whole(up, x, m));
-  // For the smallest m the result is 1 + m psi(x), and near 0 it is x / (x +
-  // m).
-  W pole = detail::pole_at<positive>(x);
-  bool near_0 = math::fabs(x) < 0.5f;
-  W tiny = choose(near_0, x / (x + m), choose(pole > 0, y, W(1)));
-  y = choose(size < 1e-30f, tiny, y);
-  W infinity = math::infinity();
-  W order = detail::pole_of_sum<positive>(x + m, sine_sum) - pole;
-  y = choose(order < 0, W(0), choose(order > 0, infinity, y));
-  y = choose(x == infinity, choose(down, W(0), infinity), y);
-  W nan = math::nan();
-  y = choose(m == infinity, choose(x > 0, infinity, nan), y);
-  y = choose(m == -infinity, nan, choose(x == -infinity, nan, y));
-  y = choose(m == 0, W(1), y);
-  return static_cast<T>(choose(x == x, choose(m == m, y, m), x));
+  return static_cast<T>(detail::wide_poch<T, positive>(W(value_x), W(value_m)));
 }
 
 /**
@@ -1134,37 +1171,18 @@ T binom(T value_n, T value_k) {
 // Derivatives of quotients of gamma functions
 ///////////////////////////////////////////////////////////////////////////////
 
-/** The derivative of B(a, b) with respect to a. */
-template <typename T, bool positive = false>
-T beta_slope(T value_a, T value_b) {
-  using W = mlxgen::wide<T>;
-  W value = W(beta<T, positive>(value_a, value_b));
-  W a = value_a;
-  W b = value_b;
-  W s = a + b;
-  if (positive || !(s <= 0) || math::fabs(a) == math::infinity() ||
-      math::fabs(b) == math::infinity()) {
-    return static_cast<T>(
-        value * W(digamma_difference<T, positive>(value_a, value_b)));
-  }
-  // At poles of Gamma(s), B is 0 and psi(s) is infinite. c = B / sin(pi s)
-  // times pi has no pole there, nor has B (psi(a) - psi(s)) by reflection
-  // (5.5.4) of psi(s), and of psi(a) if a is negative, too.
-  W above;
-  W below;
-  W sine_a = detail::sine_over_pi<T>(a);
-  W y = detail::signed_log_beta<T>(a, b, s, sine_a, W(1), above, below);
-  W root = wide_exp<T>(0.5f * y);
-  W c = root * (above / below) * root;
-  W sine = detail::sine_of_sum<T>(a, b);
-  if (a < 0) {
-    W difference = W(digamma_difference<T>(static_cast<T>(1 - s), value_b));
-    W quotient = detail::sine_over_pi<T>(b) / sine_a;
-    return static_cast<T>(-c * (sine * difference + quotient));
-  }
-  W difference = detail::digamma<T>(a) - detail::digamma<T, true>(1 - s);
-  return static_cast<T>(c * (sine * difference + math::cospi(s)));
-}
+// At the poles of a divisor Gamma(x), the quotient is 0 and the derivative of
+// its logarithm is infinite. By reflection (5.5.3), 1 / Gamma(x) is
+// sin(pi x) / pi times Gamma(1 - x), which has no pole. If a factor Gamma(y)
+// has a pole, too, it is reflected as well. So a quotient is a product of
+// sines, the `waves`, times positive gamma functions, `size`, and its
+// derivatives are
+//
+//   size (waves' + waves log(size)')
+//   size (waves'' + 2 waves' log(size)' + waves (log(size)'^2 + log(size)''))
+//
+// Quotients of sines are differentiated by
+//   (sin x / sin y)' = sin(y - x) / sin(y)^2 for x' = y'.
 
 /** psi(x + y), also if x + y is rounded. */
 template <typename T, bool positive = false>
@@ -1177,41 +1195,427 @@ T digamma_of_sum(T value_x, T value_y) {
   return static_cast<T>(detail::digamma_past<T, positive>(x + y, past));
 }
 
-/** The derivative of poch(x, m) with respect to x. */
+/** psi'(x + y), also if x + y is rounded. */
 template <typename T, bool positive = false>
-T poch_slope(T value_x, T value_m) {
+T trigamma_of_sum(T value_x, T value_y) {
   using W = mlxgen::wide<T>;
-  W value = W(poch<T, positive>(value_x, value_m));
+  W x = value_x;
+  W y = value_y;
+  W past = (x - math::rint(x)) + (y - math::rint(y));
+  return static_cast<T>(detail::trigamma_past<T, positive>(x + y, past));
+}
+
+namespace detail {
+
+/** The derivatives of a logarithm, or of a product of sines. */
+template <typename W>
+struct Rates {
+  W value; // of the sines; not of the logarithm
+  W by_x;
+  W by_xx;
+  W by_y;
+  W by_xy;
+};
+
+template <typename W>
+inline W first_derivative(Rates<W> waves, Rates<W> log) {
+  return waves.by_x + waves.value * log.by_x;
+}
+
+template <typename W>
+inline W second_derivative(Rates<W> waves, Rates<W> log) {
+  return waves.by_xx + 2 * waves.by_x * log.by_x +
+      waves.value * (log.by_x * log.by_x + log.by_xx);
+}
+
+template <typename W>
+inline W mixed_derivative(Rates<W> waves, Rates<W> log) {
+  return waves.by_xy + waves.by_x * log.by_y + waves.by_y * log.by_x +
+      waves.value * (log.by_x * log.by_y + log.by_xy);
+}
+
+/** The derivative of B(a, b) with respect to a; also twice, or to a and b. */
+template <typename T, bool positive, bool twice, bool mixed>
+inline mlxgen::wide<T> beta_derivative(T value_a, T value_b) {
+  using W = mlxgen::wide<T>;
+  W a = value_a;
+  W b = value_b;
+  W s = a + b;
+  W infinity = math::infinity();
+  // Gamma(s) is reflected, and Gamma(a) if it may have a pole, too.
+  bool reflected = !positive && ((s <= 0) & (s > -infinity));
+  bool both = reflected & (a < 0);
+  bool all = both & (b < 0);
+  W sine_a = sine_over_pi<T>(a);
+  W sine_b = sine_over_pi<T>(b);
+  W sine_s = sine_of_sum<T>(a, b);
+
+  // Their product with Gamma(b), where 1 / Gamma(1 - b) = Gamma(b) sin(pi b) /
+  // pi for negative b.
+  //   a >= 0   Gamma(a) Gamma(b) Gamma(1 - s)
+  //   a < 0    Gamma(b) Gamma(1 - s) / Gamma(1 - a)
+  W u = choose(both, b, a);
+  W v = choose(reflected, 1 - s, b);
+  u = choose(all, 1 - a, u);
+  v = choose(all, 1 - b, v);
+  W above;
+  W below;
+  W y = signed_log_beta<T, positive>(u, v, u + v, sine_a, sine_s, above, below);
+  y = choose(all, -y, y);
+  W numerator = choose(all, below, above);
+  W denominator = choose(all, above * (1 - s), below);
+  W sines = choose(reflected && b < 0, sine_b, W(1));
+  W quotient = numerator / (denominator * sines);
+
+  // For integers b the quotient of the sines is (-1)^b.
+  bool whole = sine_b == 0;
+  W over_a = 1 / sine_a;
+  W ratio = choose(whole, signed_by_sum(W(1), b, W(0)), sine_s * over_a);
+  Rates<W> waves = {W(1), W(0), W(0), W(0), W(0)};
+  waves.value = choose(reflected, choose(both, ratio, sine_s), W(1));
+  W cosine_s = cosine_of_sum(a, b);
+  W square = choose(whole, W(0), sine_b * over_a * over_a);
+  waves.by_x = choose(reflected, choose(both, -square, cosine_s), W(0));
+
+  // psi(a) - psi(s) by reflection is psi(1 - a) - psi(1 - s).
+  W first = choose(both, 1 - s, a);
+  Rates<W> log = {W(0), W(0), W(0), W(0), W(0)};
+  W difference =
+      W(digamma_difference<T, positive>(static_cast<T>(first), value_b));
+  W above_0 = choose(reflected, 1 - s, s);
+  W psi_s = digamma<T, true>(above_0);
+  W direct = digamma<T, positive>(a) - psi_s;
+  log.by_x = choose(reflected, choose(both, -difference, direct), difference);
+
+  W pi = MLXOPS_TABLE(pi)[0];
+  W curved = -(pi * pi) * sine_s;
+  W result = first_derivative(waves, log);
+  if (twice) {
+    W steep = choose(whole, W(0), 2 * square * math::cospi(a) * over_a);
+    waves.by_xx = choose(reflected, choose(both, steep, curved), W(0));
+    W change = wide_trigamma_difference<T, positive>(first, b);
+    W sum = trigamma<T, positive>(a) + trigamma<T, true>(above_0);
+    log.by_xx = choose(reflected && !both, sum, change);
+    result = second_derivative(waves, log);
+  }
+  if (mixed) {
+    waves.by_y =
+        choose(reflected, choose(both, cosine_s * over_a, cosine_s), W(0));
+    W steep = -math::cospi(b) * over_a * over_a;
+    waves.by_xy = choose(reflected, choose(both, steep, curved), W(0));
+    W other = W(digamma_difference<T, positive>(value_b, value_a));
+    W direct_b = digamma<T, positive>(b) - psi_s;
+    log.by_y = choose(reflected, direct_b, other);
+    W prime = trigamma<T, true>(above_0);
+    log.by_xy = choose(reflected, prime, -prime);
+    result = mixed_derivative(waves, log);
+
+    // The residue at p = 0 is 1 for all q, so that the terms cancel for small
+    // p. With `mean`, the mean of psi' between q and s,
+    //   psi(p) - psi(s) = -1 / p + rest
+    //   psi(q) - psi(s) = -p mean
+    //   mean = (psi'(q) + psi'(s)) / 2 - p^2 / 12 psi^(3)((q + s) / 2) ...
+    bool swapped = math::fabs(b) < math::fabs(a);
+    W p = choose(swapped, b, a);
+    W q = choose(swapped, a, b);
+    T small_p = static_cast<T>(p);
+    T large_q = static_cast<T>(q);
+    W change = wide_trigamma_difference<T, positive>(q, p);
+    W third = W(higher_polygamma<T, positive>(3, static_cast<T>(q + 0.5f * p)));
+    W twelfth = MLXOPS_TABLE(bernoulli)[0];
+    W mean_less_prime = 0.5f * change - p * p * third * twelfth;
+    W rest = digamma<T, positive>(1 + p) - digamma<T, positive>(s);
+    W difference_q = W(digamma_difference<T, positive>(large_q, small_p));
+    W near_0 = waves.value * (mean_less_prime + rest * difference_q);
+    bool near = math::fabs(p) < 1e-4f * distance_to_pole<positive>(q);
+    result = choose(near, near_0, result);
+  }
+  W root = wide_exp<T>(0.5f * y);
+  return root * (quotient * result) * root;
+}
+
+} // namespace detail
+
+/** The derivative of B(a, b) with respect to a. */
+template <typename T, bool positive = false>
+T beta_slope(T a, T b) {
+  return static_cast<T>(
+      detail::beta_derivative<T, positive, false, false>(a, b));
+}
+
+/** The second derivative of B(a, b) with respect to a. */
+template <typename T, bool positive = false>
+T beta_curvature(T a, T b) {
+  return static_cast<T>(
+      detail::beta_derivative<T, positive, true, false>(a, b));
+}
+
+/** The derivative of B(a, b) with respect to both. */
+template <typename T, bool positive = false>
+T beta_mixed(T a, T b) {
+  return static_cast<T>(
+      detail::beta_derivative<T, positive, false, true>(a, b));
+}
+
+namespace detail {
+
+template <typename T, bool positive, bool twice>
+inline mlxgen::wide<T> poch_derivative(T value_x, T value_m) {
+  using W = mlxgen::wide<T>;
   W x = value_x;
   W m = value_m;
   W s = x + m;
-  if (positive || !(x < 0.5f) || (x > 0 && s > 0) ||
-      math::fabs(s) == math::infinity()) {
-    W difference = W(digamma_difference<T, positive>(value_x, value_m));
-    if (!positive && s <= 0) {
-      difference =
-          detail::digamma<T>(x) - W(digamma_of_sum<T>(value_x, value_m));
+  W infinity = math::infinity();
+  // Gamma(x) is reflected, and Gamma(s) if it may have a pole, too. The second
+  // derivative of 1 / Gamma(x) is reflected for small positive x, too.
+  bool above_0 = positive || (x > 0 && s > 0);
+  bool reflected = math::fabs(s) < infinity && x < 0.5f && (twice || !above_0);
+  bool both = reflected && s < 0.5f;
+
+  Rates<W> waves = {W(1), W(0), W(0), W(0), W(0)};
+  Rates<W> log = {W(0), W(0), W(0), W(0), W(0)};
+  W pi = MLXOPS_TABLE(pi)[0];
+  if (reflected && !both) {
+    // Gamma(1 - x) Gamma(s) = B(1 - x, s) Gamma(1 + m)
+    W sine = sine_over_pi<T>(x);
+    waves.value = sine;
+    waves.by_x = math::cospi(x);
+    log.by_x = digamma<T, true>(s) - digamma<T, true>(1 - x);
+    if (twice) {
+      waves.by_xx = -(pi * pi) * sine;
+      log.by_xx = trigamma<T, true>(s) + trigamma<T, true>(1 - x);
     }
-    return static_cast<T>(-value * difference);
+    W divisor;
+    W y = log_beta<T>(s, 1 - x, divisor);
+    Scaled<W> e = power_in_parts<T>(W(1), W(0), y);
+    Scaled<W> factor = gamma_in_parts<T, true, false>(1 + m, false);
+    W result =
+        twice ? second_derivative(waves, log) : first_derivative(waves, log);
+    e.x = e.x / divisor * factor.x * result;
+    e.exponent = e.exponent + factor.exponent;
+    return choose(result == 0, W(0), unscaled(e));
   }
-  // 1 / Gamma(x) by reflection (5.5.3), so that its poles cancel, and
-  // Gamma(x + m) if both are reflected.
-  if (s < 0.5f) {
-    W difference = W(digamma_difference<T>(static_cast<T>(1 - s), value_m));
-    W sine_m = detail::sine_over_pi<T>(m);
-    W sine_s = detail::sine_of_sum<T>(x, m);
-    W ratio = W(poch<T>(static_cast<T>(1 - s), value_m));
-    W more = sine_m == 0 ? W(0) : ratio * sine_m / (sine_s * sine_s);
-    return static_cast<T>(value * difference + more);
+  // With s - x = m, from the smaller one of 1 - s and 1 - x to the larger one.
+  bool down = both && m < 0;
+  W first = choose(both, choose(down, 1 - x, 1 - s), x);
+  W step = choose(down, -m, m);
+  W size = wide_poch<T, positive>(first, step);
+  size = choose(down, 1 / size, size);
+  W difference =
+      W(digamma_difference<T, positive>(
+          static_cast<T>(first), static_cast<T>(step)));
+  W change = twice ? wide_trigamma_difference<T, positive>(first, step) : W(0);
+  if (!positive && !reflected && s <= 0) {
+    difference = digamma<T>(x) - W(digamma_of_sum<T>(value_x, value_m));
+    change = trigamma<T>(x) - W(trigamma_of_sum<T>(value_x, value_m));
   }
+  difference = choose(down, -difference, difference);
+  change = choose(down, -change, change);
+  log.by_x = choose(both, difference, -difference);
+  log.by_xx = -change;
+  if (both) {
+    // For integers m the quotient of the sines is (-1)^m.
+    W sine_m = sine_over_pi<T>(m);
+    bool whole = sine_m == 0;
+    W over_s = choose(whole, W(0), 1 / sine_of_sum<T>(x, m));
+    waves.value = choose(
+        whole, signed_by_sum(W(1), m, W(0)), sine_over_pi<T>(x) * over_s);
+    waves.by_x = sine_m * over_s * over_s;
+    waves.by_xx = -2 * waves.by_x * cosine_of_sum(x, m) * over_s;
+  }
+  W result =
+      twice ? second_derivative(waves, log) : first_derivative(waves, log);
+  return choose(result == 0, W(0), size * result);
+}
+
+} // namespace detail
+
+/** The derivative of poch(x, m) with respect to x. */
+template <typename T, bool positive = false>
+T poch_slope(T x, T m) {
+  return static_cast<T>(detail::poch_derivative<T, positive, false>(x, m));
+}
+
+/** The second derivative of poch(x, m) with respect to x. */
+template <typename T>
+T poch_curvature(T x, T m) {
+  return static_cast<T>(detail::poch_derivative<T, false, true>(x, m));
+}
+
+/**
+ * psi(a) - psi(a + b), the derivative of betaln(a, b) with respect to a; also
+ * where both have poles and B(a, b) has none.
+ */
+template <typename T, bool positive = false>
+T betaln_slope(T a, T b) {
+  using W = mlxgen::wide<T>;
+  W s = W(a) + W(b);
+  // Then b is a positive integer. By reflection, for which b stays.
+  bool poles = (detail::pole_at<positive>(W(a)) > 0) & (s <= 0) & (b > 0);
+  bool cancel = poles & (s == math::rint(s));
+  T first = cancel ? static_cast<T>(1 - s) : a;
+  W difference = W(digamma_difference<T, positive>(first, b));
+  return static_cast<T>(cancel ? -difference : W(difference));
+}
+
+/** psi'(a) - psi'(a + b), like betaln_slope. */
+template <typename T, bool positive = false>
+T betaln_curvature(T a, T b) {
+  using W = mlxgen::wide<T>;
+  W s = W(a) + W(b);
+  bool poles = (detail::pole_at<positive>(W(a)) > 0) & (s <= 0) & (b > 0);
+  bool cancel = poles & (s == math::rint(s));
+  return trigamma_difference<T, positive>(
+      cancel ? static_cast<T>(1 - s) : a, b);
+}
+
+namespace detail {
+
+/** psi(x) - psi(y) for positive numbers, where `step` is y - x. */
+template <typename T>
+inline mlxgen::wide<T>
+digamma_between(mlxgen::wide<T> x, mlxgen::wide<T> y, mlxgen::wide<T> step) {
+  using W = mlxgen::wide<T>;
+  bool up = step >= 0;
+  W difference =
+      W(digamma_difference<T, true>(
+          static_cast<T>(choose(up, x, y)), static_cast<T>(math::fabs(step))));
+  return choose(up, difference, -difference);
+}
+
+/** The derivatives of binom(n, k) by n and k, `twice` for two of them. */
+template <typename T, bool twice>
+inline mlxgen::wide<T> binom_derivative(int in_n, T value_n, T value_k) {
+  using W = mlxgen::wide<T>;
+  W n = value_n;
+  W k = value_k;
+  // Gamma(y) / (Gamma(a) Gamma(b)); a and y near 0 without rounding
+  W y = n + 1;
+  W a = choose(n < 1, (1 - k) + n, (n - k) + 1);
+  W b = k + 1;
+  bool a_reflected = a < 0.5f;
+  bool b_reflected = b < 0.5f;
+  bool one = a_reflected != b_reflected;
+  // If k is small, y and a must be alike.
+  bool y_reflected = (y < 0.75f) & (a_reflected | b_reflected);
+  W u = choose(a_reflected, 1 - a, a);
+  W v = choose(b_reflected, 1 - b, b);
+  W w = choose(y_reflected, 1 - y, y);
+
+  // The product of the functions of u, v and w is
+  //   B(w, reflected)            if one of Gamma(a), Gamma(b) is reflected
+  //   1 / (reflected B(w, other))            if also Gamma(y) is
+  //   B(u, v)                    if all are
+  //   1 / (y B(u, v))            if none is
+  W reflected = choose(a_reflected, u, v);
+  W other = choose(a_reflected, v, u);
+  bool upright = one ? !y_reflected : a_reflected;
+  W partner = choose(y_reflected, other, reflected);
   W divisor;
-  W y = detail::log_beta<T>(s, 1 - x, divisor);
-  Scaled<W> e = power_in_parts<T>(W(1), W(0), y);
-  Scaled<W> factor = detail::gamma_in_parts<T, true, false>(1 + m, false);
-  e.x = e.x / divisor * factor.x;
-  e.exponent = e.exponent + factor.exponent;
-  W difference = detail::digamma<T, true>(s) - detail::digamma<T, true>(1 - x);
-  return static_cast<T>(value * difference + unscaled(e) * math::cospi(x));
+  W log_size = log_beta<T>(choose(one, w, u), choose(one, partner, v), divisor);
+  log_size = choose(upright, log_size, -log_size);
+  Scaled<W> size = power_in_parts<T>(W(1), W(0), log_size);
+  W factor = choose(one, reflected, y);
+  W quotient =
+      choose(upright, W(1), divisor) / choose(upright, divisor, factor);
+
+  W sine_a = -sine_of_sum<T>(n, -k);
+  W cosine_a = -cosine_of_sum(n, -k);
+  W sine_k = sine_over_pi<T>(k);
+  W sine_b = -sine_k;
+  W over_y = choose(y_reflected, 1 / sine_over_pi<T>(y), W(1));
+  W cosine_y = choose(y_reflected, math::cospi(y), W(0));
+
+  // Rates by n, called x, and by k, called y. The sines of a and y are one
+  // factor: only that of y - a = k remains in the derivative, and k may be
+  // small. The other factor, the sine of b, depends on k only.
+  bool pair = a_reflected & y_reflected;
+  W alone = choose(a_reflected, cosine_a, -cosine_y * over_y * over_y);
+  Rates<W> left = {W(0), W(0), W(0), W(0), W(0)};
+  left.value = choose(a_reflected, sine_a, W(1)) * over_y;
+  left.by_x = choose(pair, sine_k * over_y * over_y, alone);
+  left.by_y = choose(a_reflected, -cosine_a * over_y, W(0));
+  W sine = choose(b_reflected, sine_b, W(1));
+  W cosine = choose(b_reflected, math::cospi(b), W(0));
+  Rates<W> waves = {W(0), W(0), W(0), W(0), W(0)};
+  waves.value = left.value * sine;
+  waves.by_x = left.by_x * sine;
+  waves.by_y = left.by_y * sine + left.value * cosine;
+
+  // log(size) has the derivatives psi(w) - psi(u) by n and psi(u) - psi(v) by
+  // k.
+  bool same_wu = a_reflected == y_reflected;
+  bool same_uv = a_reflected == b_reflected;
+  W to_u = choose(same_wu, choose(a_reflected, k, -k), u - w);
+  W to_v = choose(same_uv, choose(a_reflected, n - 2 * k, 2 * k - n), v - u);
+  W result;
+  if (!twice) {
+    // Only one difference, because it takes longer than the rest.
+    bool by_n = in_n > 0;
+    W difference = digamma_between<T>(
+        choose(by_n, w, u), choose(by_n, u, v), choose(by_n, to_u, to_v));
+    result = choose(by_n, waves.by_x, waves.by_y) + waves.value * difference;
+  } else {
+    Rates<W> log = {W(0), W(0), W(0), W(0), W(0)};
+    log.by_x = digamma_between<T>(w, u, to_u);
+    log.by_y = digamma_between<T>(u, v, to_v);
+    W prime_u =
+        choose(a_reflected, trigamma<T, true>(u), -trigamma<T, true>(u));
+    W prime_v =
+        choose(b_reflected, trigamma<T, true>(v), -trigamma<T, true>(v));
+    W prime_w =
+        choose(y_reflected, -trigamma<T, true>(w), trigamma<T, true>(w));
+    bool up = to_u >= 0;
+    W change =
+        wide_trigamma_difference<T, true>(choose(up, w, u), math::fabs(to_u));
+    change = choose(up != y_reflected, change, -change);
+    log.by_xx = choose(same_wu, change, prime_w + prime_u);
+    log.by_xy = -prime_u;
+    W log_yy = prime_u + prime_v;
+
+    W pi = MLXOPS_TABLE(pi)[0];
+    W curved_a = choose(a_reflected, -(pi * pi) * sine_a, W(0));
+    W curved_b = choose(b_reflected, -(pi * pi) * sine_b, W(0));
+    W cotangent = cosine_y * over_y;
+    W curved_y = choose(
+        y_reflected, (pi * pi + 2 * cotangent * cotangent) * over_y, W(0));
+    left.by_xx = choose(a_reflected, curved_a, curved_y);
+    left.by_xx = choose(pair, -2 * left.by_x * cotangent, left.by_xx);
+    left.by_xy = choose(pair, math::cospi(k) * over_y * over_y, -curved_a);
+    W left_yy = curved_a * over_y;
+    waves.by_xx = left.by_xx * sine;
+    waves.by_xy = left.by_xy * sine + left.by_x * cosine;
+    W waves_yy =
+        left_yy * sine + 2 * left.by_y * cosine + left.value * curved_b;
+    // Rates by k in both places.
+    Rates<W> waves_k = {waves.value, waves.by_y, waves_yy, W(0), W(0)};
+    Rates<W> log_k = {W(0), log.by_y, log_yy, W(0), W(0)};
+    W by_nk = mixed_derivative(waves, log);
+    W by_kk = second_derivative(waves_k, log_k);
+    W by_nn = second_derivative(waves, log);
+    W by_k = choose(in_n == 1, by_nk, by_kk);
+    result = choose(in_n == 2, by_nn, by_k);
+  }
+  size.x = size.x * quotient * result;
+  result = choose(result == 0, W(0), unscaled(size));
+  return choose(pole_at(y) > 0, W(math::nan()), result);
+}
+
+} // namespace detail
+
+/** The derivative of binom(n, k) with respect to n or, if in_n is 0, to k. */
+template <typename T>
+T binom_slope(int in_n, T n, T k) {
+  return static_cast<T>(detail::binom_derivative<T, false>(in_n, n, k));
+}
+
+/**
+ * The second derivative of binom(n, k): in_n times with respect to n, and else
+ * to k.
+ */
+template <typename T>
+T binom_curvature(int in_n, T n, T k) {
+  return static_cast<T>(detail::binom_derivative<T, true>(in_n, n, k));
 }
 
 } // namespace special

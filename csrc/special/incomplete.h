@@ -1018,6 +1018,26 @@ T beta_rate(T a, T b, T x, bool in_a) {
   return static_cast<T>(rate_of_tail(tail) / unit * scale);
 }
 
+/** x^(a-power) exp(-x) / Gamma(a) for a power of 1 or 2. */
+template <typename T>
+wide<T> gamma_density(wide<T> a, wide<T> x, int power) {
+  using W = wide<T>;
+  if (a >= uniform_nu) {
+    W ratio = x / a;
+    Scale<W, W> scale =
+        large_gamma_scale<T>(a, deviation<T>((x - a) / a, ratio));
+    W density = scaled(scale, 1 / ratio);
+    return power == 1 || density == 0 ? W(density) : density / x;
+  }
+  // Without the factors x, which can underflow when the result does not.
+  W inverse = 1 / (a + shift);
+  W exponent =
+      (a - power) * math::log(x) + a * math::log(inverse) + ((a - x) + shift);
+  W root = math::exp(exponent / 2);
+  W rest = a * reciprocal_gamma<T>(a, inverse);
+  return root * rest * root;
+}
+
 } // namespace incomplete_detail
 
 /**
@@ -1066,21 +1086,28 @@ T gammainc_grad_x(T a, T x) {
   if (a == 0 || infinite) {
     return 0;
   }
-  W a_value = a;
-  W x_value = x;
-  if (a_value >= uniform_nu) {
-    W t = (x_value - a_value) / a_value;
-    W ratio = x_value / a_value;
-    Scale<W, W> scale = large_gamma_scale<T>(a_value, deviation<T>(t, ratio));
-    return static_cast<T>(scaled(scale, 1 / ratio));
+  return static_cast<T>(gamma_density<T>(W(a), W(x), 1));
+}
+
+/** The second derivative of P(a, x) by x. */
+template <typename T>
+T gammainc_curvature_x(T a, T x) {
+  using namespace incomplete_detail;
+  using W = wide<T>;
+  bool infinite = a == math::infinity() || x == math::infinity();
+  if (!(a >= 0 && x >= 0) || (a == x && (a == 0 || infinite))) {
+    return math::nan();
   }
-  // Without the factor x, which can underflow when the result does not.
-  W inverse = 1 / (a_value + shift);
-  W exponent = (a_value - 1) * math::log(x_value) +
-      a_value * math::log(inverse) + ((a_value - x_value) + shift);
-  W root = math::exp(exponent / 2);
-  W rest = a_value * reciprocal_gamma<T>(a_value, inverse);
-  return static_cast<T>(root * rest * root);
+  if (x == 0) {
+    T near = a > 1 ? T(math::infinity()) : T(-math::infinity());
+    T end = a == 1 ? T(-1) : T(1);
+    return a > 2 || a == 0 ? T(0) : a == 1 || a == 2 ? end : near;
+  }
+  if (a == 0 || infinite) {
+    return 0;
+  }
+  W rest = (W(a) - 1) - W(x);
+  return static_cast<T>(gamma_density<T>(W(a), W(x), 2) * rest);
 }
 
 /**

@@ -233,23 +233,32 @@ mlxgen::wide<T> beta_quantile(
   return search.x;
 }
 
+/** An x from 0 to 1; if it is above 1/2, 1 - x has more digits. */
+template <typename W>
+struct Quantile {
+  W x;
+  bool from_1; // whether 1 - x is given in its place
+};
+
 /** The x with I_x(a, b) = p, given p and q = 1 - p. */
 template <typename T>
-T inverse_of_beta(T a, T b, mlxgen::wide<T> p, mlxgen::wide<T> q) {
+Quantile<mlxgen::wide<T>>
+inverse_of_beta(T a, T b, mlxgen::wide<T> p, mlxgen::wide<T> q) {
   using W = mlxgen::wide<T>;
   bool both = a == math::infinity() && b == math::infinity();
   if (!(a > 0 && b > 0 && p >= 0 && q >= 0) || both) {
-    return math::nan();
+    return {W(math::nan()), false};
   }
   if (p == 0 || q == 0) {
-    return p == 0 ? T(0) : T(1);
+    return {W(0), q == 0};
   }
   if (a == math::infinity() || b == math::infinity()) {
-    return a == math::infinity() ? T(1) : T(0);
+    return {W(0), a == math::infinity()};
   }
   bool below = p <= 0.5f;
   W odds = beta_quantile<T>(W(a), W(b), below ? W(p) : W(q), below);
-  return static_cast<T>(odds < 1 ? odds / (1 + odds) : 1 / (1 + 1 / odds));
+  return odds < 1 ? Quantile<W>{odds / (1 + odds), false}
+                  : Quantile<W>{1 / (1 + odds), true};
 }
 
 } // namespace inverse_detail
@@ -272,14 +281,55 @@ T gammainccinv(T a, T q) {
 template <typename T>
 T betaincinv(T a, T b, T p) {
   using W = mlxgen::wide<T>;
-  return inverse_detail::inverse_of_beta<T>(a, b, W(p), 1 - W(p));
+  auto y = inverse_detail::inverse_of_beta<T>(a, b, W(p), 1 - W(p));
+  return static_cast<T>(y.from_1 ? 1 - y.x : W(y.x));
 }
 
 /** The x with 1 - I_x(a, b) = q. */
 template <typename T>
 T betainccinv(T a, T b, T q) {
   using W = mlxgen::wide<T>;
-  return inverse_detail::inverse_of_beta<T>(a, b, 1 - W(q), W(q));
+  auto y = inverse_detail::inverse_of_beta<T>(a, b, 1 - W(q), W(q));
+  return static_cast<T>(y.from_1 ? 1 - y.x : W(y.x));
+}
+
+// Near 1, a quantile has too few digits for its derivatives: these are
+// functions of the place x, or x - 1 if x is above 1/2, which is -0 at 1.
+
+/**
+ * The place of a quantile x: of betainccinv(a, b, p) if `above` is 1, else of
+ * betaincinv. Most x have enough digits.
+ */
+template <typename T>
+T beta_place(int above, T a, T b, T p, T x) {
+  using W = mlxgen::wide<T>;
+  if (x < 0.984375f) {
+    return x > 0.5f ? x - 1 : x;
+  }
+  W rest = 1 - W(p);
+  auto y = inverse_detail::inverse_of_beta<T>(
+      a, b, above != 0 ? W(rest) : W(p), above != 0 ? W(p) : W(rest));
+  return static_cast<T>(y.from_1 ? -y.x : W(y.x));
+}
+
+/** The derivative of a quantile: 1 / betainc_grad_x(a, b, x) at a place. */
+template <typename T>
+T beta_quantile_slope(T a, T b, T place) {
+  bool from_1 = mlxgen::math::copysign(T(1), place) < 0;
+  T u = from_1 ? b : a;
+  T v = from_1 ? a : b;
+  return 1 / betainc_grad_x<T>(u, v, mlxgen::math::fabs(place));
+}
+
+/** betainc_grad_a at a place. */
+template <typename T>
+T beta_place_grad_a(T a, T b, T place) {
+  bool from_1 = mlxgen::math::copysign(T(1), place) < 0;
+  T u = from_1 ? b : a;
+  T v = from_1 ? a : b;
+  T rate =
+      incomplete_detail::beta_rate<T>(u, v, mlxgen::math::fabs(place), !from_1);
+  return from_1 ? -rate : rate;
 }
 
 } // namespace special

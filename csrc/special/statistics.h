@@ -59,6 +59,13 @@ T logit(T value) {
       choose(middle, 1.0f, ratio), choose(middle, ratio, 0.0f)));
 }
 
+/** The derivative of logit, 1 / (x (1 - x)), also for -0. */
+template <typename T>
+T logit_slope(T x) {
+  T product = x * (1 - x);
+  return 1 / (product == 0 ? T(0) : product);
+}
+
 /** log(1 + exp(x)). */
 template <typename T>
 T softplus(T value) {
@@ -125,6 +132,15 @@ T entr(T value) {
   W x = value;
   W y = choose(x == 0, 0.0f, -x * wide_log<T>(x));
   return static_cast<T>(choose(x < 0, -mlxgen::math::infinity(), y));
+}
+
+/** The derivative of entr, -1 - log(x). */
+template <typename T>
+T entr_slope(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W y = choose(x == 0, mlxgen::math::infinity(), -1 - wide_log<T>(x));
+  return static_cast<T>(choose(x < 0, mlxgen::math::nan(), y));
 }
 
 namespace detail {
@@ -528,6 +544,64 @@ T hypot(T first, T second) {
   bool infinite =
       x == mlxgen::math::infinity() || y == mlxgen::math::infinity();
   return static_cast<T>(choose(infinite, mlxgen::math::infinity(), h));
+}
+
+/** The smaller one of two lengths divided by the larger one; NaN for 0 / 0. */
+template <typename W>
+inline W ratio_of_lengths(W x, W y) {
+  bool less = x < y;
+  return choose(less, x, y) / choose(less, y, x);
+}
+
+/** x / hypot(x, y), also if the length is out of range; 0 at the origin. */
+template <typename T>
+T cosine_of(T first, T second) {
+  using W = mlxgen::wide<T>;
+  W x = mlxgen::math::fabs(W(first));
+  W y = mlxgen::math::fabs(W(second));
+  W ratio = ratio_of_lengths(x, y);
+  W cosine = choose(x < y, ratio, W(1)) / mlxgen::math::sqrt(1 + ratio * ratio);
+  cosine = choose(x == 0 && y == 0, W(0), cosine);
+  return static_cast<T>(mlxgen::math::copysign(cosine, W(first)));
+}
+
+/** The derivative of pseudo_huber with respect to delta. */
+template <typename T>
+T pseudo_huber_slope(T delta, T r) {
+  using W = mlxgen::wide<T>;
+  W d = mlxgen::math::fabs(W(delta));
+  W z = mlxgen::math::fabs(W(r));
+  W ratio = ratio_of_lengths(z, d);
+  W root = mlxgen::math::sqrt(1 + ratio * ratio);
+  // length (1 - cos)^2, where 1 - cos = sin^2 / (1 + cos)
+  W sine = choose(z < d, ratio, W(1)) / root;
+  W cosine = choose(z < d, W(1), ratio) / root;
+  W part = sine * sine / (1 + cosine);
+  W length = choose(z < d, d, z) * root;
+  W y = length * part * part;
+  W infinity = mlxgen::math::infinity();
+  y = choose(z == 0 && d == d, W(0), y);
+  return static_cast<T>(choose(d == infinity && z < infinity, W(0), y));
+}
+
+/** The derivative of pseudo_huber with respect to r. */
+template <typename T>
+T pseudo_huber_force(T delta, T r) {
+  using W = mlxgen::wide<T>;
+  W d = delta;
+  W z = mlxgen::math::fabs(W(r));
+  W ratio = ratio_of_lengths(z, d);
+  W y = choose(z < d, z, d) / mlxgen::math::sqrt(1 + ratio * ratio);
+  y = choose(z == 0 && d == d, W(0), y);
+  return static_cast<T>(choose(r < 0, -y, y));
+}
+
+/** 1 - y / x, accurate if x is close to y. */
+template <typename T>
+T relative_difference(T x, T y) {
+  bool end = mlxgen::math::fabs(x) == mlxgen::math::infinity() &&
+      mlxgen::math::fabs(y) < mlxgen::math::infinity();
+  return end ? T(1) : (x - y) / x;
 }
 
 /** |x| with the sign of y. */

@@ -22,7 +22,15 @@ from mlxgen.package.probe import BINARY, UNARY
 # Vectorized loops that call the C library for every number, on a Mac.
 ONE_BY_ONE = {
     **dict.fromkeys(
-        ("y0", "y1", "betainc_grad_x", "gammainc_grad_x"), "Apple's has no logarithm for vectors"
+        (
+            "y0",
+            "y1",
+            "betainc_grad_x",
+            "beta_quantile_slope",
+            "gammainc_grad_x",
+            "gammainc_curvature_x",
+        ),
+        "Apple's has no logarithm for vectors",
     ),
     **dict.fromkeys(
         ("cosm1", "sine_derivative"),

@@ -23,10 +23,11 @@ POLES = {"lgamma", "polygamma", "gamma", "digamma"}  # their derivatives may be 
 
 
 def exponents(format: Format) -> np.ndarray:
-    """Return numbers of both signs with every exponent."""
+    """Return numbers of both signs with every exponent, halves of integers, and both zeros."""
     low, high = format.emin - format.digits + 1, format.emax
     sizes = np.ldexp(1 + np.random.default_rng(3).random(high - low + 1), np.arange(low, high + 1))
-    return np.concatenate([format.round(sizes), -format.round(sizes)])
+    positive = np.concatenate([format.round(sizes), np.arange(16) / 2])
+    return np.concatenate([positive, -positive])
 
 
 def defined(name: str, order: int, x: np.ndarray) -> np.ndarray:

@@ -190,6 +190,48 @@ LIMITS = [
     ("logaddexp2", (-np.inf, -np.inf), (1, 0), 0.5),
     ("logaddexp2", (np.inf, np.inf), (0, 1), 0.5),
     ("logaddexp2", (3.0, 3.0), (2, 0), np.log(2) / 4),
+    ("logaddexp2", (np.inf, np.inf), (2, 0), np.log(2) / 4),
+    ("logaddexp2", (-np.inf, -np.inf), (1, 1), -np.log(2) / 4),
+    ("logaddexp2", (np.inf, -np.inf), (2, 0), 0.0),
+    ("hypot", (np.inf, 2.0), (1, 0), 1.0),
+    ("hypot", (-np.inf, 2.0), (1, 0), -1.0),
+    ("hypot", (2.0, np.inf), (1, 0), 0.0),
+    ("hypot", (2.0, np.inf), (2, 0), 0.0),
+    ("hypot", (np.inf, 2.0), (1, 1), 0.0),
+    ("hypot", (np.inf, np.inf), (1, 0), np.nan),  # depends on the direction
+    ("pseudo_huber", (np.inf, 2.0), (1, 0), 0.0),
+    ("pseudo_huber", (np.inf, -2.0), (0, 1), -2.0),
+    ("pseudo_huber", (np.inf, 2.0), (0, 2), 1.0),
+    ("pseudo_huber", (2.0, np.inf), (1, 0), np.inf),
+    ("pseudo_huber", (2.0, -np.inf), (0, 1), -2.0),
+    ("pseudo_huber", (2.0, np.inf), (2, 0), -2.0),
+    ("pseudo_huber", (1e200, 1e-200), (0, 1), 1e-200),
+    ("kl_div", (2.0, np.inf), (0, 1), 1.0),
+    ("gammainc", (3.0, 0.0), (0, 2), 0.0),
+    ("gammainc", (2.0, 0.0), (0, 2), 1.0),
+    ("gammainc", (1.5, 0.0), (0, 2), np.inf),
+    ("gammaincc", (1.0, 0.0), (0, 2), 1.0),
+    ("gammaincc", (0.5, 0.0), (0, 2), np.inf),
+    ("gammainc", (3.0, 1e-200), (0, 2), 1e-200),
+    ("gammainc", (3.0, 0.0), (1, 1), 0.0),
+    ("gammainc", (2.0, np.inf), (1, 1), 0.0),
+    ("gammainc", (0.0, 1.0), (1, 1), np.exp(-1)),
+    ("gammainc", (1e-300, 1.0), (1, 1), np.exp(-1)),
+    ("gammainccinv", (1.0, 1.0), (0, 2), 1.0),
+    ("betaincinv", (1.0, 2.0, 0.0), (0, 0, 2), 0.25),
+    ("betainccinv", (2.0, 1.0, 0.0), (0, 0, 2), -0.25),
+    ("erfinv", (1.0,), (2,), np.inf),
+    ("erfcinv", (0.0,), (2,), np.inf),
+    ("ndtri", (0.0,), (2,), -np.inf),
+    ("sinc", (5e-324,), (2,), -(np.pi**2) / 3),
+    ("k0", (-0.0,), (2,), np.inf),
+    ("k1", (-0.0,), (1,), -np.inf),
+    ("k1", (-0.0,), (2,), np.inf),
+    ("entr", (-0.0,), (2,), -np.inf),
+    ("logit", (-0.0,), (1,), np.inf),
+    ("y0", (-0.0,), (2,), -np.inf),
+    ("y1", (-0.0,), (1,), np.inf),
+    ("zeta", (1e300, 1.5), (0, 2), 0.0),
     ("airy[0]", (200.0,), (1,), 0.0),
     ("airy[1]", (np.inf,), (1,), 0.0),
     ("airy[2]", (-2.0,), (1,), 0.2787951669211852),
@@ -210,6 +252,108 @@ def test_large_arguments_of_orders():
         square = 4 * v * v
         wanted = np.sqrt(np.pi / (2 * x)) * (1 + (square - 1) / (8 * x))
         np.testing.assert_allclose(values("kve", (), points), wanted, rtol=1e-14)
+
+
+# Zeros and poles of quotients of gamma functions, and points close to them, in both dtypes.
+BOTH = ((1, 0), (0, 1), (2, 0), (1, 1), (0, 2))
+QUOTIENTS = [
+    ("binom", (3.0, 15.0), BOTH),
+    ("binom", (3.0, -2.0), BOTH),
+    ("binom", (-2.5, 3.0), BOTH),
+    ("binom", (-2.5, -3.0), BOTH),
+    ("binom", (-2.5, -5.5), BOTH),
+    ("binom", (2.5, 4.5), BOTH),
+    ("binom", (0.5, 2.0**-100), BOTH),
+    ("binom", (2.0**-100, 1.5), BOTH),
+    ("binom", (-0.9375, 11758496.0), BOTH),
+    ("binom", (0.375, -2465811.0), BOTH),
+    ("binom", (2.0**100, 2.0), BOTH),
+    ("beta", (-3.0, 2.0), ((1, 0), (2, 0))),
+    ("beta", (-15.0, 1.0), ((1, 0), (2, 0))),
+    ("beta", (-2.5, 1.0), BOTH),
+    ("beta", (-1.5, 0.5), BOTH),
+    ("beta", (-0.5, -1.5), BOTH),
+    ("beta", (4.5, -6.5), BOTH),
+    ("beta", (2.0**-100, 1.5), ((1, 1),)),
+    ("beta", (2.0**-100, -1.5), ((1, 1),)),
+    ("betaln", (-3.0, 2.0), ((1, 0), (2, 0))),
+    ("betaln", (1.0, -1.0), ((0, 1), (0, 2))),
+    ("poch", (-2.0, 0.5), ((1, 0), (2, 0), (1, 1))),
+    ("poch", (-5.0, 2.0), ((1, 0), (2, 0))),
+    ("poch", (0.0, 3.0), ((1, 0), (2, 0), (1, 1))),
+    ("poch", (-2.5, -1.25), BOTH),
+    ("poch", (-2.5, 4.5), BOTH),
+    ("poch", (2.0**-100, 2.5), ((1, 0), (2, 0))),
+    ("poch", (2.0**-100, -2.5), BOTH),
+    ("poch", (8.13646603, -65766780.0), ((0, 2),)),
+    ("poch", (1.02336726e-08, 25.6140347), ((2, 0),)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "point", "orders"), [(n, p, o) for n, p, orders in QUOTIENTS for o in orders]
+)
+def test_quotients_of_gamma_functions(name, point, orders):
+    point = tuple(SINGLE.round(point))
+    wanted = exact(name, point, orders)
+    for format, rtol in (SINGLE, 2e-5), (DOUBLE, RTOL):
+        (got,) = values(name, orders, np.array([point]), format)
+        with np.errstate(over="ignore"):
+            expected = np.float32(wanted) if format is SINGLE else wanted
+        np.testing.assert_allclose(got, expected, rtol=rtol, atol=1e-37, err_msg=format.name)
+
+
+@pytest.mark.parametrize("format", [SINGLE, DOUBLE], ids=["float32", "float64"])
+def test_binom_has_derivatives(format):
+    """Except at negative integers n."""
+    x = np.arange(-8, 9) / 2
+    n = x[(x >= 0) | (x != np.rint(x))]
+    points = np.array(list(product(n, [*x, 15, 1e-30, -1e6])))
+    for orders in BOTH:
+        got = values("binom", orders, points, format)
+        assert np.isfinite(got).all(), f"{orders} at {points[~np.isfinite(got)][:5].tolist()}"
+
+
+@pytest.mark.parametrize("name", ["beta", "poch", "binom"])
+def test_third_derivatives(name):
+    point = {"beta": (1.3, 2.6), "poch": (1.7, 2.4), "binom": (4.3, 1.6)}[name]
+    for orders in (3, 0), (2, 1), (1, 2), (0, 3):
+        (got,) = values(name, orders, np.array([point]))
+        np.testing.assert_allclose(got, exact(name, point, orders), rtol=RTOL, err_msg=str(orders))
+
+
+@pytest.mark.parametrize("format", [SINGLE, DOUBLE], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("a", "b", "q"),
+    [(32.75, 1.125, 1e-10), (1.875, 0.375, 2.5e-7), (2.0, 0.25, 1e-4), (2.5, 0.5, 0.125)],
+)
+@pytest.mark.parametrize("name", ["betainccinv", "betaincinv"])
+def test_quantiles_of_beta_near_1(name, a, b, q, format):
+    """The quantile at q, or at 1 - q: most are close to 1, and have too few digits themselves."""
+    complement = name == "betainccinv"
+    p = float(format.round(q if complement else 1 - q))
+    if p == 1:
+        pytest.skip("1 - q is rounded to 1")
+    q = p if complement else 1 - p
+
+    def above(y, a, b):
+        return mpmath.betainc(b, a, 0, y, regularized=True)
+
+    with mpmath.workdps(40):
+        start = min(mpmath.log(q * b * mpmath.beta(a, b)) / b, -0.01)
+        log_y = mpmath.findroot(lambda t: mpmath.log(above(mpmath.exp(t), a, b) / q), start)
+        y = mpmath.exp(log_y)
+        density = y ** (b - 1) * (1 - y) ** (a - 1) / mpmath.beta(a, b)
+        wanted = {
+            (0, 0, 1): (-1 if complement else 1) / density,
+            (0, 0, 2): -((a - 1) / (1 - y) - (b - 1) / y) / density**2,
+            (1, 0, 0): mpmath.diff(lambda a: above(y, a, b), a) / density,
+            (0, 1, 0): mpmath.diff(lambda b: above(y, a, b), b) / density,
+        }
+    for orders, value in wanted.items():
+        (got,) = values(name, orders, np.array([(a, b, p)]), format)
+        rtol = 1e-4 if format is SINGLE else 1e-10
+        np.testing.assert_allclose(got, float(value), rtol=rtol, err_msg=str(orders))
 
 
 ONE_ARGUMENT = [name for name, record in RECORDS.items() if record.arity == 1]
