@@ -53,8 +53,7 @@ Known limits: derivatives of `binom` are NaN for some integers `k`. Those of `be
 infinite or NaN if the result rounds to 1. Those of `i0`, `i1` and `kv` may overflow in float32 when
 they are close to the largest number. Second derivatives of `beta` and `poch` are NaN at poles that
 cancel, and lose digits close to a pole; that of `poch` by `m` is NaN in float32 for large negative
-`m`. The second derivative of `inv_boxcox` and `inv_boxcox1p` by `lmbda` may be infinite or NaN for
-large `abs(y)`.
+`m`.
 """
 BEYOND = """### Derivatives beyond the limits
 

@@ -360,6 +360,36 @@ inline W divided_difference(MLXGEN_IN_CONSTANT const C (&c)[N], W x, W y) {
   return slope;
 }
 
+/**
+ * The sum of 1/(a + k) - 1/(s + k) over k = 1, ..., 5 for order 1, or of the
+ * difference of their squares for order 2, divided by (s - a) u v, where
+ * u = 1/(a + 6) and v = 1/(s + 6). All terms are positive, and have one
+ * division together.
+ */
+template <int order, typename W>
+inline W sum_of_steps(W u, W v) {
+  W sum = 0;
+  W divisor = 1;
+  MLXOPS_UNROLL
+  for (int k = 1; k < 6; ++k) {
+    // (6 - k + a) u and (6 - k + s) v
+    W p = 1 - k * u;
+    W q = 1 - k * v;
+    W below = p * q;
+    W above = order == 1 ? W(1) : u * q + v * p;
+    below = order == 1 ? W(below) : below * below;
+    sum = sum * below + divisor * above;
+    divisor = divisor * below;
+  }
+  return sum / divisor;
+}
+
+/** sin(pi r) / pi for |r| <= 1/2. */
+template <typename T>
+inline mlxgen::wide<T> small_sine(mlxgen::wide<T> r) {
+  return r * math::polynomial(MLXOPS_TABLE(sine), r * r);
+}
+
 } // namespace detail
 
 /**
@@ -372,36 +402,50 @@ T digamma_difference(T value_a, T value_b) {
   W first = value_a;
   W b = value_b;
   W last = first + b;
-  // If both are negative, those of the reflections 1 - s and 1 - a.
-  bool below_0 = !positive && ((first < 0) & (last < 0));
-  W a = below_0 ? 1 - last : W(first);
-  W s = below_0 ? 1 - first : W(last);
-  // If both are positive, all terms are b times something positive: those of
+  // psi(a) - psi(s), with the reflections of negative numbers (5.5.4), or of
+  // both if the other one is below 1/2: two poles may cancel. If only one
+  // number is reflected, d = s - a is not small compared with the smaller one.
+  bool below_0 = !positive && ((first < 0) | (last < 0));
+  bool first_below = below_0 & (first < 0.5f);
+  bool last_below = below_0 & (last < 0.5f);
+  bool one_below = first_below != last_below;
+  W a = first_below ? 1 - first : W(first);
+  W s = last_below ? 1 - last : W(last);
+  W d = one_below ? s - a : (first_below ? -b : W(b));
+  // All terms are d times something positive: those of
   //   psi(z) = psi(z + 6) - 1/z - 1/(z + 1) - ... - 1/(z + 5)   (5.5.2)
   //   psi(z) = log z - 1 / (2 z) - w p(w), w = 1/z^2            (5.11.2)
-  W steps = 0;
-  MLXOPS_UNROLL
-  for (int k = 0; k < 6; ++k) {
-    steps = steps + b / (s + k) / (a + k);
-  }
   W u = 1 / (a + detail::large_z);
   W v = 1 / (s + detail::large_z);
   W x = u * u;
   W y = v * v;
   W p = math::polynomial(MLXOPS_TABLE(digamma_large), x);
   W slope = detail::divided_difference(MLXOPS_TABLE(digamma_large), x, y);
-  // x - y = b (u + v) u v
-  W expansion = b * v * (u * 0.5f + u * (u + v) * (p + y * slope));
-  W result = -(steps + (wide_log1p<T>(b * u) + expansion));
+  // x - y = d (u + v) u v
+  W rest = u * 0.5f + u * (u + v) * (p + y * slope);
+  rest = d * v * (rest + u * detail::sum_of_steps<1>(u, v));
+  W result = -(d / s / a + (wide_log1p<T>(d * u) + rest));
   result =
       ((s == math::infinity()) & (a < s)) ? W(-math::infinity()) : W(result);
   if (!positive) {
-    // (5.5.4), with cot(x) - cot(y) = sin(y - x) / (sin(x) sin(y))
-    W sines = detail::sine_over_pi<T>(first) * detail::sine_of_sum<T>(first, b);
-    W reflected = -result - detail::sine_over_pi<T>(b) / sines;
-    W direct = detail::digamma<T>(first) - detail::digamma<T>(last);
-    bool above_0 = (first > 0) & (last > 0);
-    result = above_0 ? result : (below_0 ? reflected : direct);
+    // pi cot(pi x) of the negative one, or the difference of both by
+    //   cot(x) - cot(y) = sin(y - x) / (sin(x) sin(y))
+    W r = first - math::rint(first);
+    W t = b - math::rint(b);
+    W turns = math::rint(r + t);
+    W q = (r + t) - turns;
+    W cosine = 0.5f - math::fabs(first_below ? W(r) : W(q));
+    W above = detail::small_sine<T>(one_below ? W(cosine) : W(t));
+    W pi = MLXOPS_TABLE(pi)[0];
+    W factor = one_below ? W(pi) : W(1);
+    bool less = one_below ? last_below : turns != 0;
+    above = above * (less ? -factor : W(factor));
+    W below = first_below ? detail::small_sine<T>(r) : W(1);
+    below = last_below ? below * detail::small_sine<T>(q) : W(below);
+    // Between poles at a distance of an integer.
+    W cotangents = above == 0 ? W(0) : above / below;
+    cotangents = one_below & (below == 0) ? W(math::nan()) : W(cotangents);
+    result = below_0 ? result - cotangents : W(result);
   }
   return static_cast<T>(result);
 }
@@ -450,22 +494,20 @@ T trigamma(T value) {
 template <typename T, bool positive = false>
 T trigamma_difference(T value_a, T value_b) {
   using W = mlxgen::wide<T>;
-  W start = value_a;
+  W first = value_a;
   W b = value_b;
-  W last = start + b;
-  bool below_0 = !positive && ((start < 0) & (last < 0));
-  W a = below_0 ? 1 - last : W(start);
-  W s = below_0 ? 1 - start : W(last);
+  W last = first + b;
+  bool below_0 = !positive && ((first < 0) | (last < 0));
+  bool first_below = below_0 & (first < 0.5f);
+  bool last_below = below_0 & (last < 0.5f);
+  W a = first_below ? 1 - first : W(first);
+  W s = last_below ? 1 - last : W(last);
+  W d = first_below ? -b : W(b);
   // The derivatives of the terms of digamma_difference; with (5.15.8) instead
-  // of (5.11.2), a factor of b in each, and without differences:
-  //   u - v = b u v, u^3 p(x) - v^3 p(y) = (u^3 - v^3) p(x) + v^3 (x - y) slope
-  W steps = 0;
-  MLXOPS_UNROLL
-  for (int k = 0; k < 6; ++k) {
-    W first = 1 / (a + k);
-    W second = 1 / (s + k);
-    steps = steps + b * first * second * (first + second);
-  }
+  // of (5.11.2), a factor of d in each, and without differences:
+  //   u - v = d u v, u^3 p(x) - v^3 p(y) = (u^3 - v^3) p(x) + v^3 (x - y) slope
+  W i = 1 / a;
+  W j = 1 / s;
   W u = 1 / (a + detail::large_z);
   W v = 1 / (s + detail::large_z);
   W x = u * u;
@@ -473,19 +515,25 @@ T trigamma_difference(T value_a, T value_b) {
   W p = math::polynomial(MLXOPS_TABLE(trigamma_large), x);
   W slope = detail::divided_difference(MLXOPS_TABLE(trigamma_large), x, y);
   W rest = (x + u * v + y) * p + v * y * (u + v) * slope;
-  W result = steps + b * u * v * (1 + (u + v) * 0.5f + rest);
+  rest = rest + (1 + (u + v) * 0.5f) + detail::sum_of_steps<2>(u, v);
+  W result = d * i * j * (i + j) + d * u * v * rest;
   if (!positive) {
-    W sine_a = detail::sine_over_pi<T>(start);
-    W sine_s = detail::sine_of_sum<T>(start, b);
-    // last may be rounded.
-    W past = (start - math::rint(start)) + (b - math::rint(b));
-    W cotangents = math::cospi(start) / sine_a +
-        math::cospi(past) / detail::sine_over_pi<T>(past);
-    W quotient = detail::sine_over_pi<T>(b) / (sine_a * sine_s);
-    W reflected = result + quotient * cotangents;
-    W direct = detail::trigamma<T>(start) - detail::trigamma<T>(last);
-    bool above_0 = (start > 0) & (last > 0);
-    result = above_0 ? result : (below_0 ? reflected : direct);
+    // psi'(x) = (pi / sin(pi x))^2 - psi'(1 - x) (5.15.6); for two of them
+    //   1 / sin^2(x) - 1 / sin^2(y) = sin(y - x) sin(x + y) / (sin(x) sin(y))^2
+    W r = first - math::rint(first);
+    W t = b - math::rint(b);
+    W turns = math::rint(r + t);
+    W q = (r + t) - turns;
+    W below = first_below ? detail::small_sine<T>(r) : W(1);
+    below = last_below ? below * detail::small_sine<T>(q) : W(below);
+    W w = 1 / below;
+    W sine = detail::small_sine<T>(turns != 0 ? -t : W(t));
+    W both = (sine * w) * (detail::sine_over_pi<T>(r + q) * w);
+    both = (sine == 0 ? W(0) : W(both)) - result;
+    W sum = detail::trigamma<T, true>(a) + detail::trigamma<T, true>(s);
+    W one = first_below ? w * w - sum : sum - w * w;
+    result = first_below & last_below ? W(both) : W(result);
+    result = first_below != last_below ? W(one) : W(result);
   }
   return static_cast<T>(result);
 }
@@ -1134,11 +1182,10 @@ T binom(T value_n, T value_k) {
 // Derivatives of quotients of gamma functions
 ///////////////////////////////////////////////////////////////////////////////
 
-/** The derivative of B(a, b) with respect to a. */
+/** The derivative of B(a, b), which is `value`, with respect to a. */
 template <typename T, bool positive = false>
-T beta_slope(T value_a, T value_b) {
+T beta_slope(T value_a, T value_b, T value) {
   using W = mlxgen::wide<T>;
-  W value = W(beta<T, positive>(value_a, value_b));
   W a = value_a;
   W b = value_b;
   W s = a + b;
@@ -1177,41 +1224,26 @@ T digamma_of_sum(T value_x, T value_y) {
   return static_cast<T>(detail::digamma_past<T, positive>(x + y, past));
 }
 
-/** The derivative of poch(x, m) with respect to x. */
+/** The derivative of poch(x, m), which is `value`, with respect to x. */
 template <typename T, bool positive = false>
-T poch_slope(T value_x, T value_m) {
+T poch_slope(T value_x, T value_m, T value) {
   using W = mlxgen::wide<T>;
-  W value = W(poch<T, positive>(value_x, value_m));
-  W x = value_x;
-  W m = value_m;
-  W s = x + m;
-  if (positive || !(x < 0.5f) || (x > 0 && s > 0) ||
-      math::fabs(s) == math::infinity()) {
-    W difference = W(digamma_difference<T, positive>(value_x, value_m));
-    if (!positive && s <= 0) {
-      difference =
-          detail::digamma<T>(x) - W(digamma_of_sum<T>(value_x, value_m));
-    }
-    return static_cast<T>(-value * difference);
+  W difference = W(digamma_difference<T, positive>(value_x, value_m));
+  W y = -W(value) * difference;
+  if (!positive) {
+    // Gamma(x + m) times the derivative of 1 / Gamma at one of its zeros,
+    // unless a pole at x + m cancels it
+    W x = value_x;
+    W m = value_m;
+    Scaled<W> e = detail::gamma_in_parts<T, false, false>(x + m, false);
+    Scaled<W> factor = detail::gamma_in_parts<T, true, false>(1 - x, false);
+    e.x = e.x * factor.x * math::cospi(x);
+    e.exponent = e.exponent + factor.exponent;
+    bool whole = (m == math::rint(m)) & (x + m < 0.5f);
+    bool zero = (x <= 0) & (x == math::rint(x)) & !whole;
+    y = choose(zero, unscaled(e), y);
   }
-  // 1 / Gamma(x) by reflection (5.5.3), so that its poles cancel, and
-  // Gamma(x + m) if both are reflected.
-  if (s < 0.5f) {
-    W difference = W(digamma_difference<T>(static_cast<T>(1 - s), value_m));
-    W sine_m = detail::sine_over_pi<T>(m);
-    W sine_s = detail::sine_of_sum<T>(x, m);
-    W ratio = W(poch<T>(static_cast<T>(1 - s), value_m));
-    W more = sine_m == 0 ? W(0) : ratio * sine_m / (sine_s * sine_s);
-    return static_cast<T>(value * difference + more);
-  }
-  W divisor;
-  W y = detail::log_beta<T>(s, 1 - x, divisor);
-  Scaled<W> e = power_in_parts<T>(W(1), W(0), y);
-  Scaled<W> factor = detail::gamma_in_parts<T, true, false>(1 + m, false);
-  e.x = e.x / divisor * factor.x;
-  e.exponent = e.exponent + factor.exponent;
-  W difference = detail::digamma<T, true>(s) - detail::digamma<T, true>(1 - x);
-  return static_cast<T>(value * difference + unscaled(e) * math::cospi(x));
+  return static_cast<T>(y);
 }
 
 } // namespace special
