@@ -472,12 +472,12 @@ namespace bessel_order_detail {
 
 /**
  * The first or second derivative of e^-x I_v(x) for kind = -1, or e^x K_v(x)
- * for kind = 1, for integers v and x >= 25.
+ * for kind = 1, for integers v and x >= 25; the second for x >= 16 in float.
  */
 template <typename T, int v, int kind, int order>
 inline wide<T> hankel_derivative(wide<T> x) {
   using W = wide<T>;
-  constexpr int terms = Precision<T>::is_float ? 10 : 20;
+  constexpr int terms = Precision<T>::is_float && order == 1 ? 10 : 20;
   W u = 1 / x;
   constexpr bool second = order == 2;
   W sum = (terms + 0.5f) * (second ? terms + 1.5f : 1.0f);
@@ -683,7 +683,10 @@ T k0e_curvature(T value) {
   W one = bessel_detail::modified_k1<T, true>(x);
   W slope = bessel_detail::modified_k0<T, true>(x) - one;
   W y = (one / x + slope) + slope;
-  y = choose(x < 25, y, hankel_derivative<T, 0, 1, 2>(x));
+  y = choose(
+      x < (Precision<T>::is_float ? 16 : 25),
+      y,
+      hankel_derivative<T, 0, 1, 2>(x));
   return static_cast<T>(choose(one == math::infinity(), math::infinity(), y));
 }
 
@@ -696,7 +699,10 @@ T k1e_curvature(T value) {
   W zero = bessel_detail::modified_k0<T, true>(x);
   W one = bessel_detail::modified_k1<T, true>(x);
   W y = 2 * (one - zero) + (zero - 2 * (one - one / x)) / x;
-  y = choose(x < 25, y, hankel_derivative<T, 1, 1, 2>(x));
+  y = choose(
+      x < (Precision<T>::is_float ? 16 : 25),
+      y,
+      hankel_derivative<T, 1, 1, 2>(x));
   return static_cast<T>(choose(one == math::infinity(), math::infinity(), y));
 }
 
