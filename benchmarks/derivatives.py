@@ -61,8 +61,6 @@ Known limits:
   `poch` if `z` and `z + m` are.
 - At the probabilities 0 and 1, second derivatives of `gammaincinv`, `gammainccinv`, `betaincinv`
   and `betainccinv` are NaN, unless the first one is finite and not 0.
-- The second derivative of `inv_boxcox` and `inv_boxcox1p` by `lmbda` may be infinite or NaN for
-  large `abs(y)`.
 """
 BEYOND = """### Derivatives beyond the limits
 

@@ -449,6 +449,23 @@ T j1_over_x(T value) {
   return static_cast<T>(chosen<T>(x < 3, near, far));
 }
 
+/** J_2(x) / x^2. */
+template <typename T>
+T j2_over_square(T value) {
+  using namespace bessel_detail;
+  using W = wide<T>;
+  W x = math::fabs(W(value));
+  // (10.2.2), and (10.6.1)
+  W square = 0.25f * x * x;
+  W sum(1.0f);
+  MLXOPS_UNROLL
+  for (int k = 14; k > 0; --k) {
+    sum = 1 - square * sum / (k * (k + 2));
+  }
+  W far = (2 / x * large_1<T>(x, -0.25f) - large_0<T>(x, 0.25f)) / x / x;
+  return static_cast<T>(chosen<T>(x < 3, 0.125f * sum, far));
+}
+
 /** J_n(x) / x^n for n >= 1. */
 template <typename T>
 T bessel_ratio(int n, T value) {

@@ -471,24 +471,25 @@ T kve(T v, T x) {
 namespace bessel_order_detail {
 
 /**
- * The derivative of e^-x I_v(x) for kind = -1, or e^x K_v(x) for kind = 1, for
- * integers v and x >= 25.
+ * The first or second derivative of e^-x I_v(x) for kind = -1, or e^x K_v(x)
+ * for kind = 1, for integers v and x >= 25; the second for x >= 16 in float.
  */
-template <typename T, int v, int kind>
-inline wide<T> hankel_slope(wide<T> x) {
+template <typename T, int v, int kind, int order>
+inline wide<T> hankel_derivative(wide<T> x) {
   using W = wide<T>;
-  constexpr int terms = Precision<T>::is_float ? 10 : 20;
+  constexpr int terms = Precision<T>::is_float && order == 1 ? 10 : 20;
   W u = 1 / x;
-  W sum = terms + 0.5f;
+  constexpr bool second = order == 2;
+  W sum = (terms + 0.5f) * (second ? terms + 1.5f : 1.0f);
   MLXOPS_UNROLL
   for (int k = terms; k > 0; --k) {
     int odd = 2 * k - 1;
     W factor = W(static_cast<float>(kind * (4 * v * v - odd * odd))) / (8 * k);
-    sum = (k - 0.5f) + factor * u * sum;
+    sum = (k - 0.5f) * (second ? k + 0.5f : 1.0f) + factor * u * sum;
   }
   W scale = kind > 0 ? W(MLXGEN_COEFFICIENTS(T, sqrt_half_pi)[0])
                      : 1 / W(MLXGEN_COEFFICIENTS(T, sqrt_two_pi)[0]);
-  return -scale * u * sum / math::sqrt(x);
+  return scale * u * (second ? W(u) : W(-1)) * sum / math::sqrt(x);
 }
 
 #ifndef __METAL_VERSION__
@@ -592,7 +593,7 @@ T i0e_slope(T value) {
   W zero;
   W ratio;
   scaled_first<T>(z, zero, ratio);
-  W y = choose(z < 25, z * ratio - zero, hankel_slope<T, 0, -1>(z));
+  W y = choose(z < 25, z * ratio - zero, hankel_derivative<T, 0, -1, 1>(z));
   y = choose(x < 0, -y, y);
   return static_cast<T>(choose(x == 0, 0.0f, y));
 }
@@ -607,7 +608,7 @@ T i1e_slope(T value) {
   W ratio;
   scaled_first<T>(z, zero, ratio);
   W y = zero - ratio - z * ratio;
-  return static_cast<T>(choose(z < 25, y, hankel_slope<T, 1, -1>(z)));
+  return static_cast<T>(choose(z < 25, y, hankel_derivative<T, 1, -1, 1>(z)));
 }
 
 /** The derivative of e^x K_0(x). */
@@ -618,7 +619,7 @@ T k0e_slope(T value) {
   W x = value;
   W y = bessel_detail::modified_k0<T, true>(x) -
       bessel_detail::modified_k1<T, true>(x);
-  y = choose(x < 25, y, hankel_slope<T, 0, 1>(x));
+  y = choose(x < 25, y, hankel_derivative<T, 0, 1, 1>(x));
   return static_cast<T>(choose(x == 0, -math::infinity(), y));
 }
 
@@ -630,8 +631,79 @@ T k1e_slope(T value) {
   W x = value;
   W one = bessel_detail::modified_k1<T, true>(x);
   W y = (one - bessel_detail::modified_k0<T, true>(x)) - one / x;
-  y = choose(x < 25, y, hankel_slope<T, 1, 1>(x));
+  y = choose(x < 25, y, hankel_derivative<T, 1, 1, 1>(x));
   return static_cast<T>(choose(one == math::infinity(), -math::infinity(), y));
+}
+
+/** The second derivative of e^-|x| I_0(x); at 0 that of I_0(x). */
+template <typename T>
+T i0e_curvature(T value) {
+  using namespace bessel_order_detail;
+  using W = wide<T>;
+  W z = math::fabs(W(value));
+  W zero;
+  W ratio;
+  scaled_first<T>(z, zero, ratio);
+  W near = 2 * zero - ratio * (2 * z + 1);
+  W y = choose(z < 25, near, hankel_derivative<T, 0, -1, 2>(z));
+  return static_cast<T>(choose(z == 0, 0.5f, y));
+}
+
+/** The second derivative of e^-|x| I_1(x); at 0 that of I_1(x). */
+template <typename T>
+T i1e_curvature(T value) {
+  using namespace bessel_order_detail;
+  using W = wide<T>;
+  W x = value;
+  W z = math::fabs(x);
+  W zero;
+  W ratio;
+  scaled_first<T>(z, zero, ratio);
+  // e^-z I_2(z) / z, which cancels for small z, also by (10.25.2)
+  W square = 0.25f * z * z;
+  W sum(1.0f);
+  MLXOPS_UNROLL
+  for (int k = 8; k > 0; --k) {
+    sum = 1 + square * sum / (k * (k + 2));
+  }
+  W small = wide_exp<T>(-z) * z * sum * 0.125f;
+  W more = choose(z < 1, small, (zero - 2 * ratio) / z);
+  W near = 2 * (z * ratio + (ratio - zero)) - more;
+  W y = choose(z < 25, near, hankel_derivative<T, 1, -1, 2>(z));
+  y = choose(x < 0, -y, y);
+  return static_cast<T>(choose(x == 0, 0.0f, y));
+}
+
+/** The second derivative of e^x K_0(x). */
+template <typename T>
+T k0e_curvature(T value) {
+  using namespace bessel_order_detail;
+  using W = wide<T>;
+  W x = value;
+  W one = bessel_detail::modified_k1<T, true>(x);
+  W slope = bessel_detail::modified_k0<T, true>(x) - one;
+  W y = (one / x + slope) + slope;
+  y = choose(
+      x < (Precision<T>::is_float ? 16 : 25),
+      y,
+      hankel_derivative<T, 0, 1, 2>(x));
+  return static_cast<T>(choose(one == math::infinity(), math::infinity(), y));
+}
+
+/** The second derivative of e^x K_1(x). */
+template <typename T>
+T k1e_curvature(T value) {
+  using namespace bessel_order_detail;
+  using W = wide<T>;
+  W x = value;
+  W zero = bessel_detail::modified_k0<T, true>(x);
+  W one = bessel_detail::modified_k1<T, true>(x);
+  W y = 2 * (one - zero) + (zero - 2 * (one - one / x)) / x;
+  y = choose(
+      x < (Precision<T>::is_float ? 16 : 25),
+      y,
+      hankel_derivative<T, 1, 1, 2>(x));
+  return static_cast<T>(choose(one == math::infinity(), math::infinity(), y));
 }
 
 /** The n-th derivative of e^-|x| I_v(x); at 0 that of I_v(x). */

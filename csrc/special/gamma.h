@@ -375,6 +375,36 @@ inline W divided_difference(MLXGEN_IN_CONSTANT const C (&c)[N], W x, W y) {
   return slope;
 }
 
+/**
+ * The sum of 1/(a + k) - 1/(s + k) over k = 1, ..., 5 for order 1, or of the
+ * difference of their squares for order 2, divided by (s - a) u v, where
+ * u = 1/(a + 6) and v = 1/(s + 6). All terms are positive, and have one
+ * division together.
+ */
+template <int order, typename W>
+inline W sum_of_steps(W u, W v) {
+  W sum = 0;
+  W divisor = 1;
+  MLXOPS_UNROLL
+  for (int k = 1; k < 6; ++k) {
+    // (6 - k + a) u and (6 - k + s) v
+    W p = 1 - k * u;
+    W q = 1 - k * v;
+    W below = p * q;
+    W above = order == 1 ? W(1) : u * q + v * p;
+    below = order == 1 ? W(below) : below * below;
+    sum = sum * below + divisor * above;
+    divisor = divisor * below;
+  }
+  return sum / divisor;
+}
+
+/** sin(pi r) / pi for |r| <= 1/2. */
+template <typename T>
+inline mlxgen::wide<T> small_sine(mlxgen::wide<T> r) {
+  return r * math::polynomial(MLXOPS_TABLE(sine), r * r);
+}
+
 } // namespace detail
 
 /**
@@ -387,36 +417,50 @@ T digamma_difference(T value_a, T value_b) {
   W first = value_a;
   W b = value_b;
   W last = first + b;
-  // If both are negative, those of the reflections 1 - s and 1 - a.
-  bool below_0 = !positive && ((first < 0) & (last < 0));
-  W a = below_0 ? 1 - last : W(first);
-  W s = below_0 ? 1 - first : W(last);
-  // If both are positive, all terms are b times something positive: those of
+  // psi(a) - psi(s), with the reflections of negative numbers (5.5.4), or of
+  // both if the other one is below 1/2: two poles may cancel. If only one
+  // number is reflected, d = s - a is not small compared with the smaller one.
+  bool below_0 = !positive && ((first < 0) | (last < 0));
+  bool first_below = below_0 & (first < 0.5f);
+  bool last_below = below_0 & (last < 0.5f);
+  bool one_below = first_below != last_below;
+  W a = first_below ? 1 - first : W(first);
+  W s = last_below ? 1 - last : W(last);
+  W d = one_below ? s - a : (first_below ? -b : W(b));
+  // All terms are d times something positive: those of
   //   psi(z) = psi(z + 6) - 1/z - 1/(z + 1) - ... - 1/(z + 5)   (5.5.2)
   //   psi(z) = log z - 1 / (2 z) - w p(w), w = 1/z^2            (5.11.2)
-  W steps = 0;
-  MLXOPS_UNROLL
-  for (int k = 0; k < 6; ++k) {
-    steps = steps + b / (s + k) / (a + k);
-  }
   W u = 1 / (a + detail::large_z);
   W v = 1 / (s + detail::large_z);
   W x = u * u;
   W y = v * v;
   W p = math::polynomial(MLXOPS_TABLE(digamma_large), x);
   W slope = detail::divided_difference(MLXOPS_TABLE(digamma_large), x, y);
-  // x - y = b (u + v) u v
-  W expansion = b * v * (u * 0.5f + u * (u + v) * (p + y * slope));
-  W result = -(steps + (wide_log1p<T>(b * u) + expansion));
+  // x - y = d (u + v) u v
+  W rest = u * 0.5f + u * (u + v) * (p + y * slope);
+  rest = d * v * (rest + u * detail::sum_of_steps<1>(u, v));
+  W result = -(d / s / a + (wide_log1p<T>(d * u) + rest));
   result =
       ((s == math::infinity()) & (a < s)) ? W(-math::infinity()) : W(result);
   if (!positive) {
-    // (5.5.4), with cot(x) - cot(y) = sin(y - x) / (sin(x) sin(y))
-    W sines = detail::sine_over_pi<T>(first) * detail::sine_of_sum<T>(first, b);
-    W reflected = -result - detail::sine_over_pi<T>(b) / sines;
-    W direct = detail::digamma<T>(first) - detail::digamma<T>(last);
-    bool above_0 = (first > 0) & (last > 0);
-    result = above_0 ? result : (below_0 ? reflected : direct);
+    // pi cot(pi x) of the negative one, or the difference of both by
+    //   cot(x) - cot(y) = sin(y - x) / (sin(x) sin(y))
+    W r = first - math::rint(first);
+    W t = b - math::rint(b);
+    W turns = math::rint(r + t);
+    W q = (r + t) - turns;
+    W cosine = 0.5f - math::fabs(first_below ? W(r) : W(q));
+    W above = detail::small_sine<T>(one_below ? W(cosine) : W(t));
+    W pi = MLXOPS_TABLE(pi)[0];
+    W factor = one_below ? W(pi) : W(1);
+    bool less = one_below ? last_below : turns != 0;
+    above = above * (less ? -factor : W(factor));
+    W below = first_below ? detail::small_sine<T>(r) : W(1);
+    below = last_below ? below * detail::small_sine<T>(q) : W(below);
+    // Between poles at a distance of an integer.
+    W cotangents = above == 0 ? W(0) : above / below;
+    cotangents = one_below & (below == 0) ? W(math::nan()) : W(cotangents);
+    result = below_0 ? result - cotangents : W(result);
   }
   return static_cast<T>(result);
 }
@@ -482,13 +526,8 @@ inline mlxgen::wide<T> wide_trigamma_difference(
   // The derivatives of the terms of digamma_difference; with (5.15.8) instead
   // of (5.11.2), a factor of b in each, and without differences:
   //   u - v = b u v, u^3 p(x) - v^3 p(y) = (u^3 - v^3) p(x) + v^3 (x - y) slope
-  W steps = 0;
-  MLXOPS_UNROLL
-  for (int k = 0; k < 6; ++k) {
-    W first = 1 / (a + k);
-    W second = 1 / (s + k);
-    steps = steps + b * first * second * (first + second);
-  }
+  W i = 1 / a;
+  W j = 1 / s;
   W u = 1 / (a + large_z);
   W v = 1 / (s + large_z);
   W x = u * u;
@@ -496,7 +535,8 @@ inline mlxgen::wide<T> wide_trigamma_difference(
   W p = math::polynomial(MLXOPS_TABLE(trigamma_large), x);
   W slope = divided_difference(MLXOPS_TABLE(trigamma_large), x, y);
   W rest = (x + u * v + y) * p + v * y * (u + v) * slope;
-  W result = steps + b * u * v * (1 + (u + v) * 0.5f + rest);
+  rest = rest + (1 + (u + v) * 0.5f) + sum_of_steps<2>(u, v);
+  W result = b * i * j * (i + j) + b * u * v * rest;
   if (!positive) {
     W sine_a = sine_over_pi<T>(start);
     W sine_s = sine_of_sum<T>(start, b);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "exp_log.h"
+#include "in_float.h"
 #include "mlxgen/scalar.h"
 #include "statistics_coefficients.h"
 
@@ -45,6 +46,18 @@ T expit_slope(T value) {
   W y = wide_exp<T>(-mlxgen::math::fabs(W(value)));
   W total = 1 + y;
   return static_cast<T>(y / (total * total));
+}
+
+/** The second derivative of expit, the first one times tanh(-x / 2). */
+template <typename T>
+T expit_curvature(T value) {
+  using W = mlxgen::wide<T>;
+  W x = value;
+  W z = mlxgen::math::fabs(x);
+  W y = wide_exp<T>(-z);
+  W total = 1 + y;
+  W tanh = wide_expm1<T>(-z) / total;
+  return static_cast<T>(y / (total * total) * choose(x < 0, -tanh, tanh));
 }
 
 /** log(p / (1 - p)). */
@@ -368,8 +381,41 @@ inline mlxgen::wide<T> power_difference(
     mlxgen::wide<T> x,
     mlxgen::wide<T> lmbda) {
   mlxgen::wide<T> product = lmbda * x;
-  mlxgen::wide<T> y = choose(lmbda == 0, x, wide_expm1_over<T>(product, lmbda));
-  return choose(mlxgen::math::fabs(product) < 1e-17f, x, y);
+  mlxgen::wide<T> y = wide_expm1_over<T>(product, lmbda);
+  // The product is NaN if x is infinite and lmbda is 0.
+  return choose(
+      mlxgen::math::fabs(product) >= 1e-17f,
+      y,
+      x - 0 * mlxgen::math::fabs(lmbda));
+}
+
+/**
+ * The derivative of power_difference with respect to lmbda, x^2 times the
+ * integral of t exp(z t) over t from 0 to 1 for z = lmbda x.
+ */
+template <typename T>
+inline mlxgen::wide<T> power_difference_slope(
+    mlxgen::wide<T> x,
+    mlxgen::wide<T> lmbda) {
+  using W = mlxgen::wide<T>;
+  W z = lmbda * x;
+  W size = mlxgen::math::fabs(z);
+  W sum = 0.0f;
+  MLXOPS_UNROLL
+  for (int k = 17; k >= 0; --k) {
+    sum = W(1.0f) / (k + 2) + z * sum * (W(1.0f) / (k + 1));
+  }
+  // By parts; divided by exp(z) for z > 0, which overflows before the result
+  // does.
+  bool above = z > 0;
+  W e = wide_exp<T>(-size);
+  W far = choose(above, (z - 1) + e, e * (z - 1) + 1) / z / z;
+  W factor = x * wide_exp<T>(choose(above & (size >= 1), 0.5f * z, 0.0f));
+  W y = choose(size < 1, sum, far) * factor * factor;
+  W infinity = mlxgen::math::infinity();
+  bool end = (mlxgen::math::fabs(x) == infinity) | (size == infinity);
+  W limit = choose(z < 0, 1 / lmbda / lmbda, infinity);
+  return choose(end & (lmbda == lmbda), limit, y);
 }
 
 /**
@@ -410,8 +456,9 @@ power_difference_derivative(int n, mlxgen::wide<T> x, mlxgen::wide<T> lmbda) {
 template <typename T>
 inline mlxgen::wide<T> log_quotient(mlxgen::wide<T> x, mlxgen::wide<T> lmbda) {
   mlxgen::wide<T> log = wide_log1p_of_product<T>(lmbda, x) / lmbda;
-  bool line = (mlxgen::math::fabs(lmbda * x) < 1e-17f) | (lmbda == 0);
-  return choose(line, x, log);
+  // The product is NaN if x is infinite and lmbda is 0.
+  bool bent = mlxgen::math::fabs(lmbda * x) >= 1e-17f;
+  return choose(bent, log, x - 0 * mlxgen::math::fabs(lmbda));
 }
 
 } // namespace detail
@@ -437,6 +484,22 @@ template <typename T>
 T inv_boxcox(T y, T lmbda) {
   using W = mlxgen::wide<T>;
   return static_cast<T>(wide_exp<T>(detail::log_quotient<T>(W(y), W(lmbda))));
+}
+
+/** The derivative of boxcox with respect to lmbda. */
+template <typename T>
+T boxcox_slope(T x, T lmbda) {
+  using W = mlxgen::wide<T>;
+  return static_cast<T>(
+      detail::power_difference_slope<T>(wide_log<T>(W(x)), W(lmbda)));
+}
+
+/** The derivative of boxcox1p with respect to lmbda. */
+template <typename T>
+T boxcox1p_slope(T x, T lmbda) {
+  using W = mlxgen::wide<T>;
+  return static_cast<T>(
+      detail::power_difference_slope<T>(wide_log1p<T>(W(x)), W(lmbda)));
 }
 
 /** The n-th derivative of boxcox with respect to lmbda, for n >= 1. */
@@ -475,21 +538,73 @@ T inv_boxcox_slope(T y, T lmbda) {
   return static_cast<T>(wide_exp<T>(choose(line, 0.0f, log)));
 }
 
+namespace detail {
+
+/** The first and second derivative of log(1 + p) / p for -3/8 < p < 5/8. */
+template <typename T>
+inline void log1prel_derivatives(
+    mlxgen::wide<T> p,
+    MLXGEN_OUT(mlxgen::wide<T>) first,
+    MLXGEN_OUT(mlxgen::wide<T>) second) {
+  using W = mlxgen::wide<T>;
+  // (4.6.4): with f = p / (p + 2) it is (1 - f) (1 + f^2/3 + f^4/5 + ...),
+  // which is differentiated with respect to f, and f to p.
+  W f = p / (p + 2);
+  W slope = 0.0f;
+  W curvature = 0.0f;
+  MLXOPS_UNROLL
+  for (int n = 30; n > 0; --n) {
+    curvature = curvature * f + slope;
+    slope = slope * f +
+        (n % 2 != 0 ? W(-1.0f) : W(static_cast<float>(n)) / (n + 1));
+  }
+  W rest = 1 - f;
+  W factor = 0.5f * rest * rest; // df/dp
+  first = slope * factor;
+  second = (curvature * factor - slope * rest) * factor;
+}
+
+/** p / (1 + p), and 1 if p is infinite. */
+template <typename W>
+inline W share(W p) {
+  return choose(p == mlxgen::math::infinity(), 1.0f, p / (1 + p));
+}
+
+} // namespace detail
+
 /** The derivative of log(1 + lmbda y) / lmbda with respect to lmbda. */
 template <typename T>
 T log_quotient_slope(T value, T second) {
   using W = mlxgen::wide<T>;
   W y = value;
   W lmbda = second;
-  W product = lmbda * y;
-  if (mlxgen::math::fabs(product) < 0.5f) {
-    W slope = log1prel_derivative<T>(1, static_cast<T>(product));
-    return static_cast<T>(y * slope * y);
-  }
-  // The product may be out of range.
-  bool finite = product < mlxgen::math::infinity();
-  W part = finite ? y / (1 + product) : 1 / lmbda;
-  return static_cast<T>((part - detail::log_quotient<T>(y, lmbda)) / lmbda);
+  W p = lmbda * y;
+  W slope;
+  W curvature;
+  detail::log1prel_derivatives<T>(p, slope, curvature);
+  W log = wide_log1p_of_product<T>(lmbda, y);
+  W far = (detail::share(p) - log) / lmbda / lmbda;
+  bool near = (p > -0.375f) & (p < 0.625f);
+  return static_cast<T>(choose(near, y * slope * y, far));
+}
+
+/** The second derivative of log(1 + lmbda y) / lmbda. */
+template <typename T>
+T log_quotient_curvature(T value, T second) {
+  using W = mlxgen::wide<T>;
+  W y = value;
+  W lmbda = second;
+  W p = lmbda * y;
+  W slope;
+  W curvature;
+  detail::log1prel_derivatives<T>(p, slope, curvature);
+  // For q = log(1 + p) / lmbda, the derivatives of lmbda q are y / (1 + p) and
+  // -(y / (1 + p))^2, so that q'' = -((y / (1 + p))^2 + 2 q') / lmbda.
+  W log = wide_log1p_of_product<T>(lmbda, y);
+  W r = detail::share(p);
+  W far = (2 * (log - r) - r * r) / lmbda / lmbda / lmbda;
+  bool near = (p > -0.375f) & (p < 0.625f);
+  return static_cast<T>(choose(near, y * (y * curvature) * y, far));
 }
 
 /** inv_boxcox(y, lmbda) - 1. */

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 YAML = Path(__file__).parents[2] / "mlx_ops.yaml"
-MOST = 26  # lines of an entry, without documentation and samples
+MOST = 24  # lines of an entry, without documentation and samples
 EXPLAINED = ("doc", "args", "returns", "samples")
 
 

@@ -32,6 +32,8 @@ ONE_BY_ONE = {
         ),
         "Apple's has no logarithm for vectors",
     ),
+    # The reduction of arguments for Bessel functions needs no library, but six times the time of
+    # glibc's sine for vectors: 6 instead of 1 ns for a float, 8 for a double.
     **dict.fromkeys(
         ("cosm1", "sine_derivative"),
         "computes in double, and Apple's has sin for two numbers, not for four",
