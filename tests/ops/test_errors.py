@@ -84,7 +84,7 @@ def test_errors_of_derivatives_name_the_operator():
             pulls = {i: testing.pullback(subject.function, args, [i]) for i in floats}
             given = [*args, *cotangents]
             others = [j for j, a in enumerate(given) if testing.is_float(a)]
-            seconds = product(floats, others)  # MLX refuses indices by itself
+            seconds = product(floats, others)  # MLX rejects indices by itself
             for derivative in (
                 *(partial(pull, *given) for pull in pulls.values()),
                 *(partial(_vjp, pulls[i], given, j) for i, j in seconds),
