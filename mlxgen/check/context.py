@@ -184,7 +184,7 @@ class Named:
 class Context(Named):
     """An entry with its keys and signature."""
 
-    around: SharedState
+    shared: SharedState
     others: Others
     raw: OpEntry
     signature: Signature
@@ -198,12 +198,12 @@ class Context(Named):
     @property
     def settings(self) -> Settings:
         """Package name, namespace and paths."""
-        return self.around.settings
+        return self.shared.settings
 
     @property
     def sources(self) -> Sources:
         """The hand-written C++ and Metal sources."""
-        return self.around.sources
+        return self.shared.sources
 
     @cached_property
     def output_names(self) -> list[str]:
@@ -303,7 +303,7 @@ class Context(Named):
             lengths=self.axes.lengths,
             degrees=others.degrees,
             pure=others.pure,
-            used=self.around.used,
+            used=self.shared.used,
             lets=self.lets,
             unsized=self.axes.unsized,
         )
@@ -339,7 +339,7 @@ class Context(Named):
             self.fail(path)
             if not isinstance(formula, str):
                 self.report(code, message, path, help)
-            elif formula[start:end] not in self.around.broken:  # that entry's errors are reported
+            elif formula[start:end] not in self.shared.broken:  # that entry's errors are reported
                 self.report_in(path, code, message, start, end, help)
 
         def report_let(
@@ -349,7 +349,7 @@ class Context(Named):
                 return
             self.fail(path)
             error = name, message, start  # several formulas may have it
-            if self.lets[name].text[start:end] in self.around.broken or error in self.let_errors:
+            if self.lets[name].text[start:end] in self.shared.broken or error in self.let_errors:
                 return
             self.let_errors.add(error)
             self.report_in(("let", name), code, message, start, end, help)

@@ -22,7 +22,7 @@ from ..model.signature import Type
 from ..read.cpp import Function
 from ..read.keys import KernelEntry
 from .context import Known, Path
-from .fit import Asked
+from .fit import Lookup
 
 MAX_BUFFERS = 31  # that Metal binds
 
@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|char|short|
 
 
 @dataclass
-class Dispatch(Asked):
+class Dispatch(Lookup):
     """A kernel as named by an entry."""
 
     backend: Backend

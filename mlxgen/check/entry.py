@@ -37,9 +37,9 @@ _BACKENDS = {"eval_cpu": "cpu", "eval_gpu": "metal"}
 _SAYS = {"vjp": "grad", **dict.fromkeys(_BACKENDS, "dispatch")}  # keys that define these parts
 
 
-def read_entry(entry: Entry, around: SharedState) -> Context | None:
+def read_entry(entry: Entry, shared: SharedState) -> Context | None:
     """Read the keys and signature of an entry; return None if it has no name or signature."""
-    diags = around.diags
+    diags = shared.diags
     raw, left_out = validate(entry, entry.name, diags)
     signature = _signature(entry, raw, left_out, diags) if raw else None
     if raw is None or signature is None:
@@ -50,12 +50,12 @@ def read_entry(entry: Entry, around: SharedState) -> Context | None:
             help = "add `name: my_op`, or write the name in the signature"
             diags.error("MG107", "the entry has no name", entry.span(), help=help)
         return None
-    others = Others(around.file)
+    others = Others(shared.file)
     context = Context(
         entry,
         name,
         diags,
-        around=around,
+        shared=shared,
         others=others,
         raw=raw,
         signature=signature,
@@ -253,7 +253,7 @@ def _check_method(context: Context) -> None:
         context.error("method_alone", path)
     if not (args and args[0].type.kind is Kind.ARRAY and not args[0].type.is_union):
         context.error("method_without_array", path, key=True)
-    if name in GENERATED["mx.array"] or name in table(context.around.settings.mlx).methods:
+    if name in GENERATED["mx.array"] or name in table(context.shared.settings.mlx).methods:
         context.error("method_taken", path, name=name)
 
 

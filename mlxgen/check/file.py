@@ -117,10 +117,10 @@ class _File(File):
     """The entries of a file, which are read on first access, and facts about them."""
 
     def __init__(
-        self, document: Document, around: SharedState, kept: Mapping[str, Reads] | None = None
+        self, document: Document, shared: SharedState, kept: Mapping[str, Reads] | None = None
     ) -> None:
-        self.path, self.around = document.path, around
-        around.file = self
+        self.path, self.shared = document.path, shared
+        shared.file = self
         self.entries: dict[str, Named] = {}  # by name, in order
         self._texts: dict[Item, str] = {}
         self._own: dict[str, Own | None] = {}
@@ -129,14 +129,14 @@ class _File(File):
         for entry in document.entries:
             named: Named | None
             if entry.name is None:  # reports this
-                named = read_entry(entry, around)
+                named = read_entry(entry, shared)
             else:
-                named = Named(entry, entry.name, around.diags)
+                named = Named(entry, entry.name, shared.diags)
             if named and (known := self.entries.setdefault(named.name, named)) is not named:
                 first = Related("it is first defined here", known.name_span)
                 named.error("defined_twice", named.at_name, related=[first])
         if not document.complete:
-            around.broken.update(document.names() - self.entries.keys())
+            shared.broken.update(document.names() - self.entries.keys())
         self._overloads = _overloads(self.entries.values())
         self._classes = {camel(name) for name in self.entries}
         for name, reads in (kept or {}).items():
@@ -147,8 +147,8 @@ class _File(File):
         """Return the operators of some entries, or of all; check the names of all entries."""
         wanted = [name for name in self.entries if only is None or name in only]
         contexts = [context for name in wanted if (context := self.context(name))]
-        valid = {name: e for name, e in self.entries.items() if name not in self.around.broken}
-        check_names(valid, self.around.settings, self.around.sources, self.signature)
+        valid = {name: e for name, e in self.entries.items() if name not in self.shared.broken}
+        check_names(valid, self.shared.settings, self.shared.sources, self.signature)
         ops = []
         for context in contexts:
             if op := _operator(context, self.path):
@@ -161,11 +161,11 @@ class _File(File):
     def context(self, name: str) -> Context | None:
         """Return an entry with its keys and signature, or None if these are missing or invalid."""
         named = self.entries.get(name)
-        if named is None or isinstance(named, Context) or name in self.around.broken:
+        if named is None or isinstance(named, Context) or name in self.shared.broken:
             return named if isinstance(named, Context) else None
-        context = read_entry(named.entry, self.around)
+        context = read_entry(named.entry, self.shared)
         if context is None:
-            self.around.broken.add(name)
+            self.shared.broken.add(name)
         else:
             self.entries[name] = context
         return context

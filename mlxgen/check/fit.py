@@ -2,7 +2,7 @@
 
 ``Expected`` describes any function that an entry can name: a bound function or a gradient (both
 here), a CPU kernel or scalar function (kernels.py), or a ``[[kernel]]`` (metal.py). It compares a
-declaration with the entry, and prints the declaration that would match. ``Asked`` looks up the
+declaration with the entry, and prints the declaration that would match. ``Lookup`` looks up the
 functions of a name and reports their mismatches.
 """
 
@@ -76,7 +76,7 @@ def _is_passed(type: CppType, param: Param) -> bool:
     return mark == type.mark and (param.space or "") == type.space and same_const
 
 
-class Wanted(NamedTuple):
+class Slot(NamedTuple):
     """A parameter of the expected function."""
 
     name: str
@@ -98,7 +98,7 @@ class Expected(NamedTuple):
     replace T, the first of them, in a function without a template. ``also``: a further check.
     """
 
-    params: Sequence[Wanted]
+    params: Sequence[Slot]
     result: CppType = VOID
     template: str = ""
     elements: tuple[CppType, ...] = (ELEMENT,)
@@ -135,7 +135,7 @@ class Expected(NamedTuple):
                 problem = number
         return [Related(problem, function.span)]
 
-    def mismatch(self, function: Function, want: Wanted, param: Param) -> Related | None:
+    def mismatch(self, function: Function, want: Slot, param: Param) -> Related | None:
         """Return the mismatch of a parameter, if any."""
         element = self.element(function)
         elements = (element,) if function.template or element in self.elements else self.elements
@@ -192,7 +192,7 @@ def spelled(context: Context, function: Function) -> str:
 
 
 @dataclass
-class Asked:
+class Lookup:
     """The lookup of a hand-written function that an entry names."""
 
     context: Context
@@ -299,7 +299,7 @@ def _by_hand(context: Context, result: CppType, **others: CppType) -> Expected:
     """Return the expected function in csrc: the entry's arguments, ``others``, and a stream."""
     types = {a.name: a.type.cpp_param for a in context.signature.args} | others
     types["s"] = CppType("StreamOrDevice", "mlx")
-    params = [Wanted(name, (type,)) for name, type in types.items()]
+    params = [Slot(name, (type,)) for name, type in types.items()]
     return Expected(params, result, namespaces=BY_HAND)
 
 
@@ -321,19 +321,19 @@ def gradient_function(context: Context, name: str, path: Path) -> tuple[str, str
 
 
 def _found(context: Context, name: str, expected: Expected, path: Path) -> Function | None:
-    return next(iter(Asked(context, name, path).in_csrc(expected)), None)
+    return next(iter(Lookup(context, name, path).in_csrc(expected)), None)
 
 
 def check_own_name(context: Context) -> None:
     """Report a hand-written function with the name and type of the generated one."""
     settings = context.settings
-    asked = Asked(context, f"{settings.namespace}::{context.name}", context.at_name)
-    for function in context.sources.find(asked.name, everywhere=False):
+    lookup = Lookup(context, f"{settings.namespace}::{context.name}", context.at_name)
+    for function in context.sources.find(lookup.name, everywhere=False):
         types = [_plain(want.types[0]) for want in _by_hand(context, ARRAY).params]
         given = [plain(param.type) for param in function.params]
-        if function.qualified_name == asked.name and given == types:
+        if function.qualified_name == lookup.name and given == types:
             folder, related = settings.relative(settings.csrc), [declared_at(function.span)]
-            return asked.error("own_name", folder=folder, related=related)
+            return lookup.error("own_name", folder=folder, related=related)
 
 
 def check_manual(context: Context, part: Part) -> None:
@@ -344,6 +344,6 @@ def check_manual(context: Context, part: Part) -> None:
     context.fail(("manual",))
     if not sources.unread:
         csrc = settings.relative(settings.csrc)
-        asked = Asked(context, name, ("manual", context.raw.manual.index(part)))
+        lookup = Lookup(context, name, ("manual", context.raw.manual.index(part)))
         unread = sources.unread_places(part)
-        asked.error("no_manual", related=unread, part=part, folder=csrc)
+        lookup.error("no_manual", related=unread, part=part, folder=csrc)

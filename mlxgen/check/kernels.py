@@ -20,7 +20,7 @@ from ..read.cpp import Function, find_function
 from ..read.keys import KernelEntry
 from .context import Context, Known
 from .dispatch import MAX_BUFFERS, Dispatch
-from .fit import QUALIFIED, Expected, Wanted, spelled
+from .fit import QUALIFIED, Expected, Slot, spelled
 from .metal import kernel_function, launch
 
 _VIEW = re.compile(r"\b(In|Out)\s*<")
@@ -102,11 +102,11 @@ def _scalar_function(item: Dispatch) -> Expected:
     for p in item.arguments.params:
         types = (ELEMENT,) if p.type.is_array else item.numbers(p.type, KINDS[p.type.kind].scalars)
         note = f" ({p.type.cpp if p.type.int64 else p.type.python})"
-        params.append(Wanted(p.declared, types or (CppType("?"),), note=note))
+        params.append(Slot(p.declared, types or (CppType("?"),), note=note))
     outputs, result = context.output_names, ELEMENT
     if len(outputs) > 1:
         result, to = VOID, ELEMENT._replace(mark="&", space="thread" * metal)
-        params += [Wanted(name, (to,), is_output=True) for name in outputs]
+        params += [Slot(name, (to,), is_output=True) for name in outputs]
     elements = (FLOAT,) if metal else (FLOAT, DOUBLE)
     return Expected(params, result, "typename T", elements, metal=metal, also=problem)
 
@@ -120,9 +120,9 @@ def _view_function(item: Dispatch) -> Expected:
         several = "it has more than one template parameter" if function.template[1:] else None
         return item.template_problem(function) or several
 
-    params = [Wanted(p.declared, _view_types(item, p)) for p in item.arguments.params]
+    params = [Slot(p.declared, _view_types(item, p)) for p in item.arguments.params]
     for name, element in zip(item.context.output_names, item.elements, strict=False):
-        params.append(Wanted(name, (CppType("Out", "mlxgen", (element,)),), is_output=True))
+        params.append(Slot(name, (CppType("Out", "mlxgen", (element,)),), is_output=True))
     elements = (element_type(item.dtypes[0]),)
     return Expected(params, template="typename T", elements=elements, also=problem)
 

@@ -26,7 +26,7 @@ from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Property, 
 from ..model.signature import Type, with_article
 from ..read.cpp import Function, Param, Unit
 from .dispatch import MAX_BUFFERS, Dispatch
-from .fit import Expected, Wanted, plain
+from .fit import Expected, Slot, plain
 from .metal_names import POSITIONS, SCALAR_POSITIONS, unknown_attribute
 
 MAX_THREADS = 1024  # of a threadgroup
@@ -56,7 +56,7 @@ _PROPERTIES = {
 def kernel_function(item: Dispatch, function: Function | None = None) -> Expected:
     """Return the expected kernel; a template, unless ``function`` is a valid one without."""
     is_template = not function or bool(function.template) or len(item.metal_dtypes) > 1
-    named: dict[str, Wanted] = {}
+    named: dict[str, Slot] = {}
     for want in _parameters(item, None if is_template else item.metal_dtypes[0]):
         named.setdefault(want.name, want)
     wanted = [want for want in named.values() if want.types]
@@ -67,7 +67,7 @@ def kernel_function(item: Dispatch, function: Function | None = None) -> Expecte
     )
 
 
-def _parameters(item: Dispatch, only: str | None) -> Iterator[Wanted]:
+def _parameters(item: Dispatch, only: str | None) -> Iterator[Slot]:
     """Yield the possible parameters of a kernel, in the expected order.
 
     A parameter without types is not supported. ``only``: the dtype of a kernel without template.
@@ -84,28 +84,28 @@ def _parameters(item: Dispatch, only: str | None) -> Iterator[Wanted]:
     for p in item.arguments.arrays:
         to = array(p.dtype)
         read = (to._replace(const=True), to._replace(space="constant"))
-        yield Wanted(p.declared, read, holds=Holds.INPUT, of=p.name)
+        yield Slot(p.declared, read, holds=Holds.INPUT, of=p.name)
     dtypes = item.outputs or [None] * len(context.output_names)
     for name, dtype in zip(context.output_names, dtypes, strict=True):
-        yield Wanted(name, (array(dtype),), is_output=True, holds=Holds.OUTPUT)
+        yield Slot(name, (array(dtype),), is_output=True, holds=Holds.OUTPUT)
     for p in item.arguments.params:
         if not p.type.is_array:
             types = () if _is_unsupported(p) else _constant(*p.type.wide(KINDS[p.type.kind].metal))
             if p.is_choice and p.type.optional:  # the index of None is -1
                 types = tuple(type for type in types if type.name[0] != "u")
-            yield Wanted(p.declared, types, holds=Holds.BYTES, of=p.name)
+            yield Slot(p.declared, types, holds=Holds.BYTES, of=p.name)
     for name in {**context.axes.lengths, **item.spec.constants}:
         needed = name in item.spec.constants and name not in {*item.spec.template, "T"}
-        yield Wanted(name, _INTEGER, needed=needed, holds=Holds.BYTES)
+        yield Slot(name, _INTEGER, needed=needed, holds=Holds.BYTES)
     for declared, name in _array_names(item).items():
         for part, types in _PROPERTIES.items():
             holds = Holds.VECTOR if types[0].mark == "*" else Holds.BYTES
             full = f"{declared}_{part.value}"
-            yield Wanted(full, types, needed=False, holds=holds, of=name, part=part)
+            yield Slot(full, types, needed=False, holds=holds, of=name, part=part)
     for p in item.arguments.arrays:
         if p.type.optional:
             name, types, holds = f"has_{p.declared}", _constant(BOOL), Holds.BYTES
-            yield Wanted(name, types, needed=False, holds=holds, of=p.name, part=Property.GIVEN)
+            yield Slot(name, types, needed=False, holds=holds, of=p.name, part=Property.GIVEN)
 
 
 def _array_names(item: Dispatch) -> dict[str, str]:
@@ -205,7 +205,7 @@ def _bind(
             continue
         if is_position:
             single = POSITIONS.isdisjoint(param.attributes)
-            want: Wanted | None = Wanted(name, _POSITIONS[:: 3 if single else 1])
+            want: Slot | None = Slot(name, _POSITIONS[:: 3 if single else 1])
         else:
             index = int(param.attributes.get("buffer", following) or 0)
             following = index + 1
@@ -268,7 +268,7 @@ def _not_given(param: Param, is_position: bool) -> str | None:
     return f"`{param.type}` needs a name, because parameters are bound by name"
 
 
-def _unknown(item: Dispatch, name: str, wanted: Iterable[Wanted]) -> str:
+def _unknown(item: Dispatch, name: str, wanted: Iterable[Slot]) -> str:
     """Return the reason why the launch cannot bind a parameter of such a name."""
     for p in item.arguments.params:
         if p.declared == name:

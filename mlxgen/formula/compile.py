@@ -151,7 +151,7 @@ class Call(NamedTuple):
 Use = tuple[str, frozenset[tuple[str, frozenset[tuple[frozenset[State], bool]]]], bool]
 
 
-class Made(NamedTuple):
+class Local(NamedTuple):
     """The value of a `let` in some context, and its effects on the formula."""
 
     value: Value
@@ -172,7 +172,7 @@ class Compiler(Lists):
         taken = {*scope.names, *scope.lengths, *(let.cpp for let in scope.lets.values())}
         self.free = (t for i in count() if (t := f"t{i}") not in taken)
         self.uncertain = 0  # conditions around the current part
-        self.made: dict[Use, Made] = {}  # the values of `let`s
+        self.made: dict[Use, Local] = {}  # the values of `let`s
         self.uses: Counter[Use] = Counter()  # how often the formula and its `let`s use them
         self.several: Collection[Use] = ()  # `let`s that are used several times
         self.lazy: dict[Use, Cpp] = {}  # the holes of those that are computed at their first use
@@ -454,7 +454,7 @@ class Compiler(Lists):
             self.holders[key] = cpp, Expr(_type(Kind.ARRAY), parts)
         return self.lazy[use]
 
-    def make(self, name: str, let: Let, node: ast.expr) -> Made:
+    def make(self, name: str, let: Let, node: ast.expr) -> Local:
         """Translate the text of a `let`; its errors are located there."""
         before = self.text, self.report, self.locals, self.depth, self.always, self.bent
         start = len(self.used)
@@ -464,7 +464,7 @@ class Compiler(Lists):
         try:
             value = self.visit(parsed(let.text))
             used = [*dict.fromkeys(self.used[start:])]
-            return Made(value, used, frozenset(self.always), self.bent is not None)
+            return Local(value, used, frozenset(self.always), self.bent is not None)
         except Wrong as wrong:
             self.error(wrong)
             raise Wrong from None

@@ -281,6 +281,8 @@ class Lists(Translator):
         body = fit(element, slot) if collected else None
         if body is None:
             raise Wrong("collect", element.at, value=element)
+        if len(lists) == 1 and collected == lists[0].kind and body == item.cpp:  # all of the list
+            return Value(collected, parts[0], node, fact=element.fact)
         mapped = call("mlxgen::map", *parts, cpp(head, " { return ", body, "; }"))
         return Value(collected, mapped, node, fact=element.fact)
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from .mlx import record
-from .values import LEVEL, SLOTS, Cpp, Value, Way, binary, cpp, member, named, unary
+from .values import LEVEL, SLOTS, Conversion, Cpp, Value, binary, cpp, member, named, unary
 
 # C++ number types; each can represent the values of the earlier ones.
 RANKS = ("int", "int64_t", "float", "double")
@@ -76,7 +76,7 @@ def operations(name: str) -> Sequence[Operation]:
 
 
 @cache
-def rules(name: str, kinds: tuple[str, ...]) -> Sequence[tuple[Operation, Sequence[Way]]]:
+def rules(name: str, kinds: tuple[str, ...]) -> Sequence[tuple[Operation, Sequence[Conversion]]]:
     """Return the operations of a name for these kinds, with the conversion of each operand."""
     return [
         (one, [SLOTS[slot][kind] for slot, kind in zip(one.takes, kinds, strict=True)])

@@ -452,17 +452,17 @@ def nested(value: Value) -> Cpp | None:
     return braces("std::vector<std::vector<int>>", *found) if found is not None else None
 
 
-Way = Callable[[Value], "Cpp | None"]
-Ways = dict[str, Way]
+Conversion = Callable[[Value], "Cpp | None"]
+Conversions = dict[str, Conversion]
 
 
-def _lists(slot: str) -> dict[str, Ways]:
-    ways: Ways = dict.fromkeys(("tuple", "shape", "ints"), partial(int_list, slot))
+def _lists(slot: str) -> dict[str, Conversions]:
+    ways: Conversions = dict.fromkeys(("tuple", "shape", "ints"), partial(int_list, slot))
     return {slot: ways, f"{slot}1": {**ways, "int": ways["tuple"]}}
 
 
 # The kinds that a slot accepts, with their conversions.
-SLOTS: Mapping[str, Ways] = {
+SLOTS: Mapping[str, Conversions] = {
     **{row.slot: {row.slot: as_is} for row in KINDS.values()},
     "floats": {"floats": as_is, "tuple": floats},
     "reals": {"floats": as_is, "tuple": reals},

@@ -525,6 +525,24 @@ class View:
         names = ["joint"] if len(found) == 1 else [f"joint{i}" for i in range(len(found))]
         return list(zip(names, found, strict=True))
 
+    @cached_property
+    def common(self) -> list[tuple[str, str, str]]:
+        """The variables with which the formulas of all arguments begin: type, name and C++.
+
+        They are computed once for all gradients of a vjp, and any gradient needs them.
+        """
+        each = [
+            [(x.variable, name, x.cpp(self.in_gradient(grad))) for name, x in grad.expr.locals]
+            for grad, _, joint in self.gradients
+            if grad.expr is not None and not joint
+        ]
+        if len(each) < 2:
+            return []
+        together = zip(*each, strict=False)
+        return [
+            first for first, *others in itertools.takewhile(lambda of: len({*of}) == 1, together)
+        ]
+
     @property
     def by_position(self) -> int:
         """The number of leading arguments whose joint gradient has the same position."""

@@ -43,6 +43,7 @@ CONTENTS = {
     ],
     "Explanation": [
         "docs/architecture",
+        "docs/plugins",
         "docs/design",
         "docs/emulation",
         "docs/mutation",

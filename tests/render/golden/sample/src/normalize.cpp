@@ -15,11 +15,9 @@ std::vector<mx::array> normalize_composite(
     const std::optional<mx::array>& weight,
     double eps,
     mx::StreamOrDevice s) try {
-  const auto dims = mlxgen::map(
-      mlxgen::filter(
-          mlxgen::range(0, mlxgen::ndim(x)),
-          [&](int _each_i) { return _each_i != int64_t(mlxgen::ndim(x)) - 1; }),
-      [&](int _each_i) { return _each_i; });
+  const auto dims = mlxgen::filter(
+      mlxgen::range(0, mlxgen::ndim(x)),
+      [&](int _each_i) { return _each_i != int64_t(mlxgen::ndim(x)) - 1; });
   const auto average = mlxgen::mean(x, mlxgen::as_ints(dims), true, s);
   const auto centered = mlxgen::subtract(x, average, s);
   const auto spread = mlxgen::mean(
@@ -67,26 +65,22 @@ std::vector<mx::array> normalize(
                       const std::vector<mx::array>&) {
     const auto& x = primals[0];
     auto weight = has_weight_ ? std::optional(primals[1]) : std::nullopt;
+    const auto dims = mlxgen::filter(
+        mlxgen::range(0, mlxgen::ndim(x)),
+        [&](int _each_i) { return _each_i != int64_t(mlxgen::ndim(x)) - 1; });
+    const auto average = mlxgen::mean(x, mlxgen::as_ints(dims), true, s);
+    const auto centered = mlxgen::subtract(x, average, s);
+    const auto spread = mlxgen::mean(
+        mlxgen::multiply(centered, centered, s),
+        mlxgen::as_ints(dims),
+        true,
+        s);
+    const auto inverse = mx::rsqrt(mlxgen::add(spread, eps, s), s);
+    const auto xhat = mlxgen::multiply(centered, inverse, s);
     auto one = [&](int arg) -> mlxgen::Gradient {
       if (arg == 0) {
         // x: inverse * (slope - mean(slope, axis=dims, keepdims=True) - xhat *
         // mean(slope * xhat, axis=dims, keepdims=True))
-        const auto dims = mlxgen::map(
-            mlxgen::filter(
-                mlxgen::range(0, mlxgen::ndim(x)),
-                [&](int _each_i) {
-                  return _each_i != int64_t(mlxgen::ndim(x)) - 1;
-                }),
-            [&](int _each_i) { return _each_i; });
-        const auto average = mlxgen::mean(x, mlxgen::as_ints(dims), true, s);
-        const auto centered = mlxgen::subtract(x, average, s);
-        const auto spread = mlxgen::mean(
-            mlxgen::multiply(centered, centered, s),
-            mlxgen::as_ints(dims),
-            true,
-            s);
-        const auto inverse = mx::rsqrt(mlxgen::add(spread, eps, s), s);
-        const auto xhat = mlxgen::multiply(centered, inverse, s);
         const auto has_scale = weight.has_value();
         const auto slope = mlxgen::multiply(
             cotangents[0], has_scale ? *weight : mx::ones_like(inverse, s), s);
@@ -111,22 +105,6 @@ std::vector<mx::array> normalize(
                 s)};
       }
       // weight: grad_y * xhat
-      const auto dims = mlxgen::map(
-          mlxgen::filter(
-              mlxgen::range(0, mlxgen::ndim(x)),
-              [&](int _each_i) {
-                return _each_i != int64_t(mlxgen::ndim(x)) - 1;
-              }),
-          [&](int _each_i) { return _each_i; });
-      const auto average = mlxgen::mean(x, mlxgen::as_ints(dims), true, s);
-      const auto centered = mlxgen::subtract(x, average, s);
-      const auto spread = mlxgen::mean(
-          mlxgen::multiply(centered, centered, s),
-          mlxgen::as_ints(dims),
-          true,
-          s);
-      const auto inverse = mx::rsqrt(mlxgen::add(spread, eps, s), s);
-      const auto xhat = mlxgen::multiply(centered, inverse, s);
       return {"weight", mlxgen::multiply(cotangents[0], xhat, s)};
     };
     return mlxgen::gradients(
