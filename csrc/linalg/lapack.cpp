@@ -253,10 +253,9 @@ void by_lapack(
   const int64_t m = a.shape(-2), n = a.shape(-1);
   const Matrices shape{static_cast<int64_t>(a.size()) / (m * n), m, n};
   // If the numbers are known, only MLX's task remains. Two more tasks take as
-  // long as the factors of a small matrix. An array without an event, which
-  // array::is_available accepts, may still be computed by an earlier task.
-  const bool known = a.status() == mx::array::Status::available ||
-      (a.event().valid() && a.event().is_signaled());
+  // long as the factors of a small matrix. array::is_available accepts results
+  // of the current evaluation, which an earlier task may still compute.
+  const bool known = a.status() == mx::array::Status::available;
   if (fails == Fails::never && a.flags().row_contiguous && known) {
     bool good = false;
     mlxgen::for_dtype(Numbers(), a.dtype(), [&](auto tag) {

@@ -573,7 +573,7 @@ def test_loop_variables_hide_nothing() -> None:
     scope = Scope({"xs": Name(Type(Kind.ARRAYS)), "g": Name(Type(Kind.ARRAY))}, {}, "")
     flat = cpp("sum([a * g for a in xs])", scope=scope, g="a[0]")
     assert "const mx::array& _each_a" in flat and "mlxgen::multiply(_each_a, a[0], s)" in flat
-    assert "const mx::array& _each_for_" in cpp("sum([for_ for for_ in xs])", scope=scope)
+    assert "const mx::array& _each_for_" in cpp("sum([-for_ for for_ in xs])", scope=scope)
 
 
 # Random formulas
