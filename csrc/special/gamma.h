@@ -1636,8 +1636,11 @@ inline mlxgen::wide<T> binom_derivative(int in_n, T value_n, T value_k) {
     W by_k = choose(in_n == 1, by_nk, by_kk);
     result = choose(in_n == 2, by_nn, by_k);
   }
-  size.x = size.x * quotient * result;
-  result = choose(result == 0, W(0), unscaled(size));
+  // In two steps: the product of the factors may be too small for floats.
+  W middle = math::rint(size.exponent * 0.5f);
+  W part = unscaled(Scaled<W>{size.x * quotient, middle});
+  W product = unscaled(Scaled<W>{part * result, size.exponent - middle});
+  result = choose(result == 0, W(0), product);
   return choose(pole_at(y) > 0, W(math::nan()), result);
 }
 
