@@ -56,7 +56,8 @@ Known limits:
   number.
 - Points without a derivative return NaN or infinities: poles, where derivatives of different
   directions differ, and `hypot` and `pseudo_huber` if both arguments are infinite. `binom` is NaN
-  for negative integers `n`, with its derivatives.
+  for negative integers `n`, with its derivatives. On Metal, its second derivative by `n` is 0 for
+  `n` above 1e19.
 - The derivative of `beta` by both arguments loses all digits if both are close to 0, and that of
   `poch` if `z` and `z + m` are.
 - At the probabilities 0 and 1, second derivatives of `gammaincinv`, `gammainccinv`, `betaincinv`

@@ -17,7 +17,7 @@ from special.domains import defined, exponents
 from special.records import RECORDS
 from special.reference import FORMATS, Record
 
-from mlxgen.testing import to_numpy
+from mlxgen.testing import metal_backend, to_numpy
 
 RTOL = 1e-12  # of derivatives, in float64
 DOUBLE, SINGLE = FORMATS["float64"], FORMATS["float32"]
@@ -306,6 +306,8 @@ QUOTIENTS = [
     ("name", "point", "orders"), [(n, p, o) for n, p, orders in QUOTIENTS for o in orders]
 )
 def test_quotients_of_gamma_functions(name, point, orders):
+    if metal_backend() and point[0] > 1e19 and orders == (2, 0):
+        pytest.skip("1 / n**2 is 0 in the floats of Metal")
     point = tuple(SINGLE.round(point))
     wanted = exact(name, point, orders)
     for format, rtol in (SINGLE, 2e-5), (DOUBLE, RTOL):
