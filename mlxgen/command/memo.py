@@ -16,7 +16,8 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from ..check.file import resolve, resolve_changed
 from ..check.others import Reads
@@ -32,7 +33,8 @@ _DIRECTIVE = re.compile(r"^%.*", re.MULTILINE)  # YAML directives affect all ent
 T = TypeVar("T", Op, Pieces)
 
 
-class Cached(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class Cached(Generic[T]):
     """The output of an entry, and what it read of others."""
 
     reads: Reads
@@ -99,8 +101,7 @@ def _reads(items: Iterable[Iterable[str]], *others: Any) -> Reads:
 def dump(memo: Memo[Pieces]) -> str:
     """Return the cache for a manifest, without the text that is in an entry's own files."""
     kept = {
-        key: (reads, value._replace(header="", source=""))
-        for key, (reads, value) in memo.kept.items()
+        key: (one.reads, one.value._replace(header="", source="")) for key, one in memo.kept.items()
     }
     return json.dumps(kept, ensure_ascii=False)
 
