@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -29,11 +28,3 @@ def test_named_files_exist() -> None:
     names = re.findall(r"\]\(([\w./-]+)\)|`((?:tests|docs|mlxgen)/[\w./-]+)`", text)
     for link, name in names:
         assert (ROOT / (link or name)).exists(), link or name
-
-
-def test_classes_work_in_python_3_10() -> None:
-    """Only later releases accept other bases beside NamedTuple."""
-    for path in (ROOT / "mlxgen").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            bases = [ast.unparse(base) for base in getattr(node, "bases", ())]
-            assert bases == ["NamedTuple"] or "NamedTuple" not in bases, f"{path}: {bases}"
