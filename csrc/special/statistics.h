@@ -369,6 +369,20 @@ T sinc_derivative(T value) {
   return static_cast<T>(choose(mlxgen::math::fabs(x) < 0.5f, small, y));
 }
 
+/** 0F1(; n + 3 / 2; -(pi x / 2)^2) for |x| <= 0.5. */
+template <typename T>
+T sinc_series(int n, T value) {
+  using W = mlxgen::wide<T>;
+  W u = MLXGEN_COEFFICIENTS(T, pi)[0] * W(value);
+  W order = 2.0f * n;
+  W sum = 1.0f;
+#pragma GCC unroll 12
+  for (int k = 12; k > 0; --k) {
+    sum = 1 - u * u * sum / (2 * k * (order + (2 * k + 1)));
+  }
+  return static_cast<T>(sum);
+}
+
 ///////////////////////////////////////////////////////////////////////////////
 // Power transformations
 ///////////////////////////////////////////////////////////////////////////////

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
-from itertools import product
+from itertools import combinations, combinations_with_replacement, product
 
 import mlx.core as mx
 import mlxops
@@ -106,6 +106,38 @@ def test_second_derivatives(name, format):
             continue
         orders = tuple(int(k == i) + int(k == j) for k in range(record.arity))
         assert_right(record, format, twice(*arrays), points, orders)
+
+
+# Derivatives of quantiles are differences of products of other derivatives.
+HALF_LIMIT = dict.fromkeys(["betaincinv", "betainccinv", "gammaincinv", "gammainccinv"], 64)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_half_precision(name, dtype, device):
+    """Derivatives up to the third are those in float32; each step of a formula is rounded."""
+    record, format, single = RECORDS[name], FORMATS[dtype], FORMATS["float32"]
+    points = [format.round(x) for x in smooth_points_of(record)]
+    arguments = [i for i in range(record.arity) if i not in record.undifferentiable]
+    for count in range(1, 1 + (2 if record.once else 3)):
+        for order in combinations_with_replacement(arguments, count):
+            if any(pair in record.once for pair in combinations(order, 2)):
+                continue
+            function = lambda *x: record.call(record.head, *x)  # noqa: E731
+            for i in order:
+                function = derivative(function, i)
+            got = function(*map(format.array, points))
+            assert got.dtype == format.dtype
+            wanted = to_numpy(function(*map(single.array, points))).astype(float)
+            with np.errstate(invalid="ignore"):
+                error = np.abs(to_numpy(got).astype(float) - wanted) / (np.abs(wanted) + 1)
+            inside = np.abs(wanted) < format.max / 2
+            limit = HALF_LIMIT.get(record.name, 16) * format.eps
+            worst = int(np.argmax(np.where(inside, np.nan_to_num(error, nan=np.inf), 0)))
+            assert not inside[worst] or error[worst] <= limit, (
+                f"the derivative by {order} of {record.id} at {[float(x[worst]) for x in points]} "
+                f"is {got[worst].item()}, in float32 {wanted[worst]}"
+            )
 
 
 def test_gradients_of_betaln_do_not_cancel(device):
