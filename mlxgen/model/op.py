@@ -169,6 +169,11 @@ class Parameter(NamedTuple):
     @property
     def position(self) -> str:
         """C++ of its first index among a primitive's inputs, inside the primitive."""
+        return f"{self.cpp}_at()" if self.after else str(self.place)
+
+    @property
+    def counted_position(self) -> str:
+        """The result of the function that ``position`` calls."""
         return " + ".join([str(self.place), *(p.size for p in self.after)])
 
     @property

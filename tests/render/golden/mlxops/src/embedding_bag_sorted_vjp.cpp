@@ -63,12 +63,10 @@ class EmbeddingBagSortedVjp : public mlxgen::Operator<EmbeddingBagSortedVjp> {
             offsets = has_offsets_ ? mlxgen::In<int32_t>(inputs[3])
                                    : mlxgen::In<int32_t>(),
             per_sample_weights = has_per_sample_weights_
-                ? mlxgen::In<T>(inputs[3 + has_offsets_])
+                ? mlxgen::In<T>(inputs[per_sample_weights_at()])
                 : mlxgen::In<T>(),
-            places = has_places_
-                ? mlxgen::In<int32_t>(
-                      inputs[3 + has_offsets_ + has_per_sample_weights_])
-                : mlxgen::In<int32_t>(),
+            places = has_places_ ? mlxgen::In<int32_t>(inputs[places_at()])
+                                 : mlxgen::In<int32_t>(),
             rows = rows_,
             mean = mean_,
             out = mlxgen::Out<T>(outputs[0])] {
@@ -91,11 +89,9 @@ class EmbeddingBagSortedVjp : public mlxgen::Operator<EmbeddingBagSortedVjp> {
         inputs[1],
         inputs[2],
         has_offsets_ ? std::optional(inputs[3]) : std::nullopt,
-        has_per_sample_weights_ ? std::optional(inputs[3 + has_offsets_])
+        has_per_sample_weights_ ? std::optional(inputs[per_sample_weights_at()])
                                 : std::nullopt,
-        has_places_
-            ? std::optional(inputs[3 + has_offsets_ + has_per_sample_weights_])
-            : std::nullopt,
+        has_places_ ? std::optional(inputs[places_at()]) : std::nullopt,
         rows_,
         mean_,
         stream())};
@@ -121,6 +117,14 @@ class EmbeddingBagSortedVjp : public mlxgen::Operator<EmbeddingBagSortedVjp> {
       std::vector<mx::array>& outputs);
 
  private:
+  int per_sample_weights_at() const {
+    return 3 + has_offsets_;
+  }
+
+  int places_at() const {
+    return 3 + has_offsets_ + has_per_sample_weights_;
+  }
+
   int rows_;
   bool mean_;
   bool has_offsets_;
@@ -256,11 +260,9 @@ void EmbeddingBagSortedVjp::run_metal(
   const auto& order = inputs[2];
   auto offsets = has_offsets_ ? std::optional(inputs[3]) : std::nullopt;
   auto per_sample_weights = has_per_sample_weights_
-      ? std::optional(inputs[3 + has_offsets_])
+      ? std::optional(inputs[per_sample_weights_at()])
       : std::nullopt;
-  auto places = has_places_
-      ? std::optional(inputs[3 + has_offsets_ + has_per_sample_weights_])
-      : std::nullopt;
+  auto places = has_places_ ? std::optional(inputs[places_at()]) : std::nullopt;
   const int bags = cotangent.shape(0);
   const int width = cotangent.shape(1);
   const int items = order.shape(0);

@@ -60,7 +60,7 @@ class EmbeddingBagSum : public mlxgen::Operator<EmbeddingBagSum> {
             offsets = has_offsets_ ? mlxgen::In<int32_t>(inputs[2])
                                    : mlxgen::In<int32_t>(),
             per_sample_weights = has_per_sample_weights_
-                ? mlxgen::In<T>(inputs[2 + has_offsets_])
+                ? mlxgen::In<T>(inputs[per_sample_weights_at()])
                 : mlxgen::In<T>(),
             mean = mean_,
             out = mlxgen::Out<T>(outputs[0])] {
@@ -74,7 +74,7 @@ class EmbeddingBagSum : public mlxgen::Operator<EmbeddingBagSum> {
         inputs[0],
         inputs[1],
         has_offsets_ ? std::optional(inputs[2]) : std::nullopt,
-        has_per_sample_weights_ ? std::optional(inputs[2 + has_offsets_])
+        has_per_sample_weights_ ? std::optional(inputs[per_sample_weights_at()])
                                 : std::nullopt,
         mean_,
         stream())};
@@ -90,7 +90,7 @@ class EmbeddingBagSum : public mlxgen::Operator<EmbeddingBagSum> {
     const auto& indices = primals[1];
     auto offsets = has_offsets_ ? std::optional(primals[2]) : std::nullopt;
     auto per_sample_weights = has_per_sample_weights_
-        ? std::optional(primals[2 + has_offsets_])
+        ? std::optional(primals[per_sample_weights_at()])
         : std::nullopt;
     const int rows = weight.shape(0);
     if (arg == 0) {
@@ -123,6 +123,10 @@ class EmbeddingBagSum : public mlxgen::Operator<EmbeddingBagSum> {
       std::vector<mx::array>& outputs);
 
  private:
+  int per_sample_weights_at() const {
+    return 2 + has_offsets_;
+  }
+
   bool mean_;
   bool has_offsets_;
   bool has_per_sample_weights_;
@@ -227,7 +231,7 @@ void EmbeddingBagSum::run_metal(
   const auto& indices = inputs[1];
   auto offsets = has_offsets_ ? std::optional(inputs[2]) : std::nullopt;
   auto per_sample_weights = has_per_sample_weights_
-      ? std::optional(inputs[2 + has_offsets_])
+      ? std::optional(inputs[per_sample_weights_at()])
       : std::nullopt;
   const int rows = weight.shape(0);
   const int width = weight.shape(1);

@@ -89,12 +89,10 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
             offsets = has_offsets_ ? mlxgen::In<int32_t>(inputs[2])
                                    : mlxgen::In<int32_t>(),
             per_sample_weights = has_per_sample_weights_
-                ? mlxgen::In<T>(inputs[2 + has_offsets_])
+                ? mlxgen::In<T>(inputs[per_sample_weights_at()])
                 : mlxgen::In<T>(),
-            places = has_places_
-                ? mlxgen::In<int32_t>(
-                      inputs[2 + has_offsets_ + has_per_sample_weights_])
-                : mlxgen::In<int32_t>(),
+            places = has_places_ ? mlxgen::In<int32_t>(inputs[places_at()])
+                                 : mlxgen::In<int32_t>(),
             rows = rows_,
             mean = mean_,
             out = mlxgen::Out<T>(outputs[0])] {
@@ -115,11 +113,9 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
         inputs[0],
         inputs[1],
         has_offsets_ ? std::optional(inputs[2]) : std::nullopt,
-        has_per_sample_weights_ ? std::optional(inputs[2 + has_offsets_])
+        has_per_sample_weights_ ? std::optional(inputs[per_sample_weights_at()])
                                 : std::nullopt,
-        has_places_
-            ? std::optional(inputs[2 + has_offsets_ + has_per_sample_weights_])
-            : std::nullopt,
+        has_places_ ? std::optional(inputs[places_at()]) : std::nullopt,
         rows_,
         mean_,
         stream())};
@@ -130,11 +126,9 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
         inputs[0],
         inputs[1],
         has_offsets_ ? std::optional(inputs[2]) : std::nullopt,
-        has_per_sample_weights_ ? std::optional(inputs[2 + has_offsets_])
+        has_per_sample_weights_ ? std::optional(inputs[per_sample_weights_at()])
                                 : std::nullopt,
-        has_places_
-            ? std::optional(inputs[2 + has_offsets_ + has_per_sample_weights_])
-            : std::nullopt,
+        has_places_ ? std::optional(inputs[places_at()]) : std::nullopt,
         rows_,
         mean_,
         stream())};
@@ -150,11 +144,10 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
     const auto& indices = primals[1];
     auto offsets = has_offsets_ ? std::optional(primals[2]) : std::nullopt;
     auto per_sample_weights = has_per_sample_weights_
-        ? std::optional(primals[2 + has_offsets_])
+        ? std::optional(primals[per_sample_weights_at()])
         : std::nullopt;
-    auto places = has_places_
-        ? std::optional(primals[2 + has_offsets_ + has_per_sample_weights_])
-        : std::nullopt;
+    auto places =
+        has_places_ ? std::optional(primals[places_at()]) : std::nullopt;
     if (arg == 0) {
       // cotangent: embedding_bag_sum(grad, indices, offsets,
       // per_sample_weights, mean) if places is None else
@@ -180,6 +173,14 @@ class EmbeddingBagWeightVjp : public mlxgen::Operator<EmbeddingBagWeightVjp> {
   }
 
  private:
+  int per_sample_weights_at() const {
+    return 2 + has_offsets_;
+  }
+
+  int places_at() const {
+    return 2 + has_offsets_ + has_per_sample_weights_;
+  }
+
   int rows_;
   bool mean_;
   bool has_offsets_;

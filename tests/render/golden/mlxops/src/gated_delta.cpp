@@ -64,10 +64,10 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
             beta = mlxgen::In<T>(inputs[4]),
             state = has_state_ ? mlxgen::In<mlxgen::accum_t<T>>(inputs[5])
                                : mlxgen::In<mlxgen::accum_t<T>>(),
-            mask = has_mask_ ? mlxgen::In<bool>(inputs[5 + has_state_])
+            mask = has_mask_ ? mlxgen::In<bool>(inputs[mask_at()])
                              : mlxgen::In<bool>(),
             cu_seqlens = has_cu_seqlens_
-                ? mlxgen::In<int32_t>(inputs[5 + has_state_ + has_mask_])
+                ? mlxgen::In<int32_t>(inputs[cu_seqlens_at()])
                 : mlxgen::In<int32_t>(),
             to_y = mlxgen::Out<T>(outputs[0]),
             to_last = mlxgen::Out<mlxgen::accum_t<T>>(outputs[1])] {
@@ -84,9 +84,8 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
         inputs[3],
         inputs[4],
         has_state_ ? std::optional(inputs[5]) : std::nullopt,
-        has_mask_ ? std::optional(inputs[5 + has_state_]) : std::nullopt,
-        has_cu_seqlens_ ? std::optional(inputs[5 + has_state_ + has_mask_])
-                        : std::nullopt,
+        has_mask_ ? std::optional(inputs[mask_at()]) : std::nullopt,
+        has_cu_seqlens_ ? std::optional(inputs[cu_seqlens_at()]) : std::nullopt,
         stream());
   }
 
@@ -101,11 +100,9 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
     const auto& g = primals[3];
     const auto& beta = primals[4];
     auto state = has_state_ ? std::optional(primals[5]) : std::nullopt;
-    auto mask =
-        has_mask_ ? std::optional(primals[5 + has_state_]) : std::nullopt;
-    auto cu_seqlens = has_cu_seqlens_
-        ? std::optional(primals[5 + has_state_ + has_mask_])
-        : std::nullopt;
+    auto mask = has_mask_ ? std::optional(primals[mask_at()]) : std::nullopt;
+    auto cu_seqlens = has_cu_seqlens_ ? std::optional(primals[cu_seqlens_at()])
+                                      : std::nullopt;
     const int T = q.shape(1);
     const int Dk = q.shape(3);
     const int Dv = v.shape(3);
@@ -163,6 +160,14 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
       std::vector<mx::array>& outputs);
 
  private:
+  int mask_at() const {
+    return 5 + has_state_;
+  }
+
+  int cu_seqlens_at() const {
+    return 5 + has_state_ + has_mask_;
+  }
+
   bool has_state_;
   bool has_mask_;
   bool has_cu_seqlens_;
@@ -336,10 +341,9 @@ void GatedDelta::run_metal(
   const auto& g = inputs[3];
   const auto& beta = inputs[4];
   auto state = has_state_ ? std::optional(inputs[5]) : std::nullopt;
-  auto mask = has_mask_ ? std::optional(inputs[5 + has_state_]) : std::nullopt;
-  auto cu_seqlens = has_cu_seqlens_
-      ? std::optional(inputs[5 + has_state_ + has_mask_])
-      : std::nullopt;
+  auto mask = has_mask_ ? std::optional(inputs[mask_at()]) : std::nullopt;
+  auto cu_seqlens =
+      has_cu_seqlens_ ? std::optional(inputs[cu_seqlens_at()]) : std::nullopt;
   const int B = q.shape(0);
   const int Dk = q.shape(3);
   const int Hv = v.shape(2);

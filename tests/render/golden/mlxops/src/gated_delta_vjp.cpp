@@ -111,15 +111,13 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
             beta = mlxgen::In<T>(inputs[4]),
             state = has_state_ ? mlxgen::In<mlxgen::accum_t<T>>(inputs[5])
                                : mlxgen::In<mlxgen::accum_t<T>>(),
-            mask = has_mask_ ? mlxgen::In<bool>(inputs[5 + has_state_])
+            mask = has_mask_ ? mlxgen::In<bool>(inputs[mask_at()])
                              : mlxgen::In<bool>(),
             cu_seqlens = has_cu_seqlens_
-                ? mlxgen::In<int32_t>(inputs[5 + has_state_ + has_mask_])
+                ? mlxgen::In<int32_t>(inputs[cu_seqlens_at()])
                 : mlxgen::In<int32_t>(),
-            grad_y = mlxgen::In<T>(
-                inputs[5 + has_state_ + has_mask_ + has_cu_seqlens_]),
-            grad_last = mlxgen::In<mlxgen::accum_t<T>>(
-                inputs[6 + has_state_ + has_mask_ + has_cu_seqlens_]),
+            grad_y = mlxgen::In<T>(inputs[grad_y_at()]),
+            grad_last = mlxgen::In<mlxgen::accum_t<T>>(inputs[grad_last_at()]),
             block = block_,
             chunk = chunk_,
             to_grad_q = mlxgen::Out<mlxgen::accum_t<T>>(outputs[0]),
@@ -160,11 +158,10 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
         inputs[3],
         inputs[4],
         has_state_ ? std::optional(inputs[5]) : std::nullopt,
-        has_mask_ ? std::optional(inputs[5 + has_state_]) : std::nullopt,
-        has_cu_seqlens_ ? std::optional(inputs[5 + has_state_ + has_mask_])
-                        : std::nullopt,
-        inputs[5 + has_state_ + has_mask_ + has_cu_seqlens_],
-        inputs[6 + has_state_ + has_mask_ + has_cu_seqlens_],
+        has_mask_ ? std::optional(inputs[mask_at()]) : std::nullopt,
+        has_cu_seqlens_ ? std::optional(inputs[cu_seqlens_at()]) : std::nullopt,
+        inputs[grad_y_at()],
+        inputs[grad_last_at()],
         block_,
         chunk_,
         stream());
@@ -181,14 +178,11 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
     const auto& g = primals[3];
     const auto& beta = primals[4];
     auto state = has_state_ ? std::optional(primals[5]) : std::nullopt;
-    auto mask =
-        has_mask_ ? std::optional(primals[5 + has_state_]) : std::nullopt;
-    auto cu_seqlens = has_cu_seqlens_
-        ? std::optional(primals[5 + has_state_ + has_mask_])
-        : std::nullopt;
-    const auto& grad_y = primals[5 + has_state_ + has_mask_ + has_cu_seqlens_];
-    const auto& grad_last =
-        primals[6 + has_state_ + has_mask_ + has_cu_seqlens_];
+    auto mask = has_mask_ ? std::optional(primals[mask_at()]) : std::nullopt;
+    auto cu_seqlens = has_cu_seqlens_ ? std::optional(primals[cu_seqlens_at()])
+                                      : std::nullopt;
+    const auto& grad_y = primals[grad_y_at()];
+    const auto& grad_last = primals[grad_last_at()];
     const auto& s = stream();
     // q, k, v, g, beta, state, grad_y, grad_last: gated_delta_second(q, k, v,
     // g, beta, state, mask, cu_seqlens, grad_y, grad_last, grads)
@@ -219,7 +213,7 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
       if (has_state_ && arg == 5) {
         return {"state", joint[5]};
       }
-      if (arg == 5 + has_state_ + has_mask_ + has_cu_seqlens_) {
+      if (arg == grad_y_at()) {
         return {"grad_y", joint[6]};
       }
       return {"grad_last", joint[7]};
@@ -232,6 +226,22 @@ class GatedDeltaVjp : public mlxgen::Operator<GatedDeltaVjp> {
       std::vector<mx::array>& outputs);
 
  private:
+  int mask_at() const {
+    return 5 + has_state_;
+  }
+
+  int cu_seqlens_at() const {
+    return 5 + has_state_ + has_mask_;
+  }
+
+  int grad_y_at() const {
+    return 5 + has_state_ + has_mask_ + has_cu_seqlens_;
+  }
+
+  int grad_last_at() const {
+    return 6 + has_state_ + has_mask_ + has_cu_seqlens_;
+  }
+
   int block_;
   int chunk_;
   bool has_state_;
@@ -447,12 +457,11 @@ void GatedDeltaVjp::run_metal(
   const auto& g = inputs[3];
   const auto& beta = inputs[4];
   auto state = has_state_ ? std::optional(inputs[5]) : std::nullopt;
-  auto mask = has_mask_ ? std::optional(inputs[5 + has_state_]) : std::nullopt;
-  auto cu_seqlens = has_cu_seqlens_
-      ? std::optional(inputs[5 + has_state_ + has_mask_])
-      : std::nullopt;
-  const auto& grad_y = inputs[5 + has_state_ + has_mask_ + has_cu_seqlens_];
-  const auto& grad_last = inputs[6 + has_state_ + has_mask_ + has_cu_seqlens_];
+  auto mask = has_mask_ ? std::optional(inputs[mask_at()]) : std::nullopt;
+  auto cu_seqlens =
+      has_cu_seqlens_ ? std::optional(inputs[cu_seqlens_at()]) : std::nullopt;
+  const auto& grad_y = inputs[grad_y_at()];
+  const auto& grad_last = inputs[grad_last_at()];
   const int B = q.shape(0);
   const int Dk = q.shape(3);
   const int Hv = v.shape(2);
