@@ -195,7 +195,7 @@ class _File(File):
         if context is None:
             return (), inner
         expr = _composed(context, given, inner)
-        found: Facts = (expr.known or ()) if expr else ()
+        found: Facts = expr.facts if expr else ()
         if not expr and context.raw.jvp == "linear":  # in all of its arrays together
             arrays = [
                 Fact(degree=given[a.name]) for a in context.signature.arrays if a.name in given
@@ -357,7 +357,7 @@ def _operator(context: Context, path: str) -> Op | None:
     known = results.with_outputs(context, known, rules, checks)
     forward = results.forward(context, known)
     if context.form is not Form.KERNELS:
-        known = replace(known, results=(forward.expr and forward.expr.known) or ())
+        known = replace(known, results=forward.expr.facts if forward.expr else ())
     elif context.failed.isdisjoint(_OF_DTYPES):  # else the dtypes of kernels are unknown
         forward = replace(forward, kernels=match_kernels(context, known, rules, checks))
     derivatives = gradients.derivatives(context, known)

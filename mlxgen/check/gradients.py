@@ -231,7 +231,7 @@ def _jvp(
 def _check_linear(context: Context, grads: list[Grad]) -> None:
     """Report gradients that depend on arrays, which cannot be if the op is linear."""
     for grad in grads:
-        used = frozenset[str]().union(*(f.uses for f in grad.expr.known)) if grad.expr else ()
+        used = frozenset[str]().union(*(f.uses for f in grad.expr.facts)) if grad.expr else ()
         if used:
             names = ", ".join(f"`{name}`" for name in sorted(used))
             return context.error("not_linear", ("jvp",), name=grad.params[0].name, names=names)

@@ -179,7 +179,7 @@ def _dtypes(context: Context, known: Known) -> tuple[Rule | None, ...]:
         context.error("elementwise_dtype", ("dtype",), key=True)
         return ()
     names = known.names()
-    names[ACCUMULATOR] = Name(Type(Kind.DTYPE), fact="floating")
+    names[ACCUMULATOR] = Name(Type(Kind.DTYPE), fact=Fact(dtype="floating"))
     return tuple(_rules(context, "dtype", Want(Kind.DTYPE), names))
 
 
@@ -289,10 +289,10 @@ def with_outputs(
     if context.form is not Form.KERNELS:
         return known
     count = len(context.output_names)
-    ranks: list[Rank] = [rule.expr.known for rule in rules.shapes]
+    ranks: list[Rank] = [rule.expr.facts[0].rank for rule in rules.shapes]
     if context.elementwise:
         ranks = [(arguments.arrays[0].name, 0)] * count
-    dtypes = [r.expr.known if r else _promoted(context, arguments) for r in rules.dtypes]
+    dtypes = [r.expr.facts[0].dtype if r else _promoted(context, arguments) for r in rules.dtypes]
     found = [Fact(*pair) for pair in zip(ranks, dtypes, strict=False)]
     # Rules with errors are missing.
     return replace(known, results=found if len(found) == count else [Fact()] * count)

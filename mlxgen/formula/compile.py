@@ -28,7 +28,7 @@ from dataclasses import replace
 from functools import cache, partial, reduce
 from itertools import count, product
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..diagnostics import did_you_mean
 from ..model.dtypes import DTYPES
@@ -38,7 +38,7 @@ from ..model.op import Fact, Hole
 from ..model.signature import Kind, Type
 from . import explain
 from .explain import Wrong, require
-from .facts import MIXED, joint, length, operands, option
+from .facts import MIXED, dtype_of, joint, length, operands
 from .facts import Need as Need
 from .lets import words
 from .lists import Lists, concatenated, condition, joined, repeated
@@ -188,7 +188,7 @@ class Compiler(Lists):
         tree = self.built or parsed(self.text)
         value = self.whole(tree)
         written = self.written(value, want)
-        known = self.result(value, want)
+        facts = self.result(value, want)
         if self.failed:
             return None
         again = self
@@ -211,7 +211,7 @@ class Compiler(Lists):
         return Expr(
             type_,
             pieces,
-            known=known,
+            facts=facts,
             specializes=self.specializes[0],
             gradient_specializes=self.specializes[1],
             promoted=value.promoted,
@@ -262,10 +262,10 @@ class Compiler(Lists):
         pure = all(self.scope.pure(name) for part, name in used if part == "ops")
         return pure and any(one.certain for one in calls) and "impure" not in dict(used)
 
-    def result(self, value: Value, want: Want) -> object:
+    def result(self, value: Value, want: Want) -> tuple[Fact, ...]:
         """Return the facts about the result, after checking them against the requirements."""
         if want.kind in (Kind.SHAPE, Kind.DTYPE):
-            return length(value) if want.kind is Kind.SHAPE else option("dtype", value)
+            return (Fact(length(value), dtype_of(value)),)
         found = known_of(value)
         needs = [*want.needs, *[*want.needs][-1:] * len(found)]
 
@@ -278,7 +278,7 @@ class Compiler(Lists):
             self.compare_cases(want)
         else:
             self.each(compare, list(zip(found, needs, strict=False)))
-        return [fact for fact, _ in found]
+        return tuple(fact for fact, _ in found)
 
     def compare_cases(self, want: Want) -> None:
         """Check the result for each combination of the conditions' outcomes."""
@@ -292,7 +292,7 @@ class Compiler(Lists):
             if case.failed:
                 return
 
-    def branch(self, test: Cpp, kind: str, yes: Value, no: Value) -> Any:
+    def branch(self, test: Cpp, kind: str, yes: Value, no: Value) -> Fact | list[Fact] | None:
         """Return the facts about a conditional value."""
         if test in self.assumed and kind in ("array", "arrays"):
             yes = no = yes if self.assumed[test] else no
@@ -523,7 +523,7 @@ class Compiler(Lists):
     def constant_name(self, name: str, node: ast.expr) -> Value:
         """Return the value of a name of mlx.core other than a function."""
         if name in DTYPES:
-            return Value("dtype", named(f"mx::{name}"), node, const=name, fact=name)
+            return Value("dtype", named(f"mx::{name}"), node, const=name, fact=Fact(dtype=name))
         value = self.rule(name, [], node)
         if value is not None:
             return value
@@ -839,8 +839,11 @@ class Compiler(Lists):
     def call_name(self, name: str, node: ast.Call) -> Value:
         """Translate a call by bare name: of an entry, a Python function or an MLX function."""
         if name in self.locals or name in self.scope.names or name in self.scope.lets:
-            key = "function" if self.scope.api.is_function(name) else self.visit(node.func).kind
-            key = "entry" if name in {*self.scope.ops, *self.scope.overloads} else key
+            key: str = self.visit(node.func).kind
+            if self.scope.api.is_function(name):
+                key = "function"
+            if name in {*self.scope.ops, *self.scope.overloads}:
+                key = "entry"
             called = "let_called" if name in self.scope.lets else "argument_called"
             raise Wrong(called, node.func, key, name=name)
         if name in self.scope.overloads or name in self.scope.ops:

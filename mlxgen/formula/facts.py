@@ -68,11 +68,19 @@ def written(rank: tuple[str, int]) -> str:
     return f"{name}.ndim {'+' if more > 0 else '-'} {abs(more)}" if more else f"{name}.ndim"
 
 
+def known(value: Value) -> Fact:
+    """Return the facts about an array, or about the array that a shape or dtype belongs to."""
+    for one in (value.of, value):
+        if one and isinstance(one.fact, Fact):
+            return one.fact
+    return UNKNOWN
+
+
 def length(value: Value) -> Rank:
     """Return the rank of an array with this shape."""
     if value.kind in ("tuple", "int"):
         return ("", len(value.items) if value.kind == "tuple" else 1)
-    rank: Any = value.of.fact.rank if value.of and value.of.fact else value.fact
+    rank = known(value).rank
     return None if isinstance(rank, Fact) else rank  # an argument that is a list of ints
 
 
@@ -99,7 +107,7 @@ def sliced(shape: Value, bounds: Sequence[Value]) -> Rank:
 def indexed(value: Value, index: Sequence[Value], at: ast.AST) -> Rank:
     """Return the rank of an indexed array."""
     kinds = [part.kind for part in index]
-    rank = value.fact.rank if value.fact and "array" not in kinds else None
+    rank = known(value).rank if "array" not in kinds else None
     needed = kinds.count("int") + kinds.count("slice")
     if rank and not rank[0] and needed > rank[1]:
         raise Wrong("many_indices", at, count=needed, ndim=rank[1])
@@ -245,7 +253,7 @@ def combined(
     return fact
 
 
-def each(name: str, facts: Sequence[Fact]) -> Sequence[Fact] | None:
+def each(name: str, facts: Sequence[Fact]) -> list[Fact] | None:
     """Return the facts about each result of a function with one result per operand."""
     if effect(name).degree != "each":
         return None
@@ -272,7 +280,7 @@ def operands(values: Iterable[Value]) -> Iterator[Fact]:
     """
     for value in values:
         if value.kind in ("array", "union"):
-            yield value.fact or UNKNOWN
+            yield known(value)
         elif value.kind in NUMBERS:
             zero = value.const is not None and not value.const
             yield Fact(("", 0), f"weak {value.kind}", ZERO if zero else 0)
@@ -282,17 +290,16 @@ def operands(values: Iterable[Value]) -> Iterator[Fact]:
                 operands(value.items) if value.is_arrays else [Fact(("", 1) if flat else None)]
             )
         elif value.kind == "arrays":
-            listed = isinstance(value.fact, list)
             many = 2 if value.count is None else value.count
-            yield from value.fact if listed else [value.fact or UNKNOWN] * many
+            yield from value.fact if isinstance(value.fact, list) else [known(value)] * many
 
 
-def joint(kind: str, yes: Value, no: Value) -> Any:
+def joint(kind: str, yes: Value, no: Value) -> Fact | list[Fact] | None:
     """Return the facts that two values of a kind have in common; one may be None."""
     if kind == "shape":
-        return length(yes) if length(yes) == length(no) else None
+        return Fact(length(yes)) if length(yes) == length(no) else None
     if kind == "dtype":
-        return category_of([yes, no])
+        return Fact(dtype=category_of([yes, no]))
     sides = [[*operands([value])] for value in (yes, no)]
     if not all(sides):
         return next((side if kind == "arrays" else side[0] for side in sides if side), None)
@@ -304,7 +311,7 @@ def joint(kind: str, yes: Value, no: Value) -> Any:
 
 def dtype_of(value: Value) -> str:
     """Return the name or category of a dtype, or ""."""
-    return value.of.fact.dtype if value.of and value.of.fact else str(value.fact or "")
+    return known(value).dtype
 
 
 def common_dtype(values: Sequence[Value]) -> str:

@@ -8,13 +8,15 @@ arrays, or something else. Indices of arrays become ``mlxgen::index``, and compr
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 
+from ..model.kinds import ValueKind
+from ..model.op import Fact
 from . import explain
 from .explain import Wrong, require
-from .facts import axes_of, either, indexed, length, operands, sliced, total
+from .facts import axes_of, either, indexed, known, length, operands, sliced, total
 from .mlx import CONSTANTS, MODULES, PythonParam, bind
 from .translator import Translator, both, rejected
 from .values import (
@@ -43,7 +45,7 @@ UPDATES = ("add", "multiply", "maximum", "minimum")
 
 MANY = 100  # maximum number of items of a repeated list
 # The C++ of the items of a list, by its kind.
-ITEMS = {
+ITEMS: Mapping[ValueKind, tuple[ValueKind, str]] = {
     "arrays": ("array", "const mx::array&"),
     "optionals": ("array", "const std::optional<mx::array>&"),
     "floats": ("float", "double"),
@@ -53,7 +55,12 @@ ITEMS = {
     "nested": ("ints", "const std::vector<int>&"),
 }
 # The kind of a comprehension by the kind of its elements.
-COLLECTED = {"array": "arrays", "int": "shape", "bool": "bools", "float": "floats"}
+COLLECTED: Mapping[ValueKind, ValueKind] = {
+    "array": "arrays",
+    "int": "shape",
+    "bool": "bools",
+    "float": "floats",
+}
 
 
 def _is_whole(node: ast.AST) -> bool:
@@ -160,12 +167,13 @@ class Lists(Translator):
             kept = value.items[start:stop:step]
             self.drop(value.items, kept)
             return Value("tuple", NOTHING, node, items=kept)
-        kind = "shape" if value.is_ints else "arrays"
+        kind: ValueKind = "shape" if value.is_ints else "arrays"
         sequence = fit(value, kind)
         if sequence is None:
             raise Wrong("not_sliced", node, value=value)
         written = written_bounds(bounds) or ["std::nullopt"]
-        fact = sliced(value, bounds) if kind == "shape" else reduce(either, operands([value]))
+        arrays = operands([value])
+        fact = Fact(sliced(value, bounds)) if kind == "shape" else reduce(either, arrays)
         return Value(kind, call("mlxgen::slice", sequence, *written), node, fact=fact)
 
     def bounds(self, node: ast.Slice) -> list[Value]:
@@ -190,7 +198,7 @@ class Lists(Translator):
             self.traced("slice")
         indexed_ = call("mlxgen::index", value.cpp, written_index(index), stream)
         found = self.note(Value("array", indexed_, node), "take", [value, *index])
-        return replace(found, fact=found.fact._replace(rank=indexed(value, index, node)))
+        return replace(found, fact=known(found)._replace(rank=indexed(value, index, node)))
 
     def indices(self, node: ast.expr, new_axes: bool = True) -> list[Value]:
         """Return the items of an index: an array of ints, or ints, slices, None and an ellipsis."""
@@ -276,10 +284,10 @@ class Lists(Translator):
             test = joined("&&", tests, node).cpp
             parts = [call("mlxgen::filter", parts[0], cpp(head, " { return ", test, "; }"))]
         require(element)
-        collected = "pairs" if element.is_ints else COLLECTED.get(element.kind, "")
-        slot = {"pairs": "pair", "floats": "double"}.get(collected, element.kind)
-        body = fit(element, slot) if collected else None
-        if body is None:
+        collected = "pairs" if element.is_ints else COLLECTED.get(element.kind)
+        slot = {"pairs": "pair", "floats": "double"}.get(collected or "", element.kind)
+        body = fit(element, slot)
+        if collected is None or body is None:
             raise Wrong("collect", element.at, value=element)
         if len(lists) == 1 and collected == lists[0].kind and body == item.cpp:  # all of the list
             return Value(collected, parts[0], node, fact=element.fact)
@@ -358,11 +366,11 @@ def concatenated(parts: Sequence[Value], node: ast.expr) -> Value:
     """Concatenate lists of ints or of arrays."""
     if all(p.kind == "tuple" for p in parts):
         return Value("tuple", NOTHING, node, items=[i for p in parts for i in p.items])
-    kind = "shape" if all(p.is_ints for p in parts) else "arrays"
+    kind: ValueKind = "shape" if all(p.is_ints for p in parts) else "arrays"
     known = [p.length for p in parts if p.length is not None]
     count = sum(known) if kind == "arrays" and len(known) == len(parts) else None
     lists = fit_all(parts, kind) or []
-    fact = total(parts) if kind == "shape" else reduce(either, operands(parts))
+    fact = Fact(total(parts)) if kind == "shape" else reduce(either, operands(parts))
     return Value(kind, call("mlxgen::concat", *lists), node, count=count, fact=fact)
 
 

@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..diagnostics import Guess, did_you_mean
 from ..model.dtypes import CATEGORIES, DTYPES
+from ..model.op import Fact
 from ..read.settings import numbers
 from . import explain
 from .explain import Wrong, escaped
@@ -348,7 +349,7 @@ def _default(text: str) -> Value:
     """Return the value of a default in MLX's stubs: a literal, or the name of a dtype."""
     at = ast.parse(text, mode="eval").body
     if isinstance(at, ast.Name):
-        return Value("dtype", named(f"mx::{text}"), at, fact=text)
+        return Value("dtype", named(f"mx::{text}"), at, fact=Fact(dtype=text))
     return constant(ast.literal_eval(at), at)
 
 

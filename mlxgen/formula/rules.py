@@ -7,8 +7,9 @@ import string
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+from ..model.kinds import ValueKind
 from .mlx import record
 from .values import LEVEL, SLOTS, Conversion, Cpp, Value, binary, cpp, member, named, unary
 
@@ -35,7 +36,13 @@ class Operation(NamedTuple):
             kind, type_ = "int", "int64_t"
         elif kind == "common":
             kind, type_ = common(given)
-        return Value(kind, written, at, type=type_, of=given[0] if self.name[0] == "." else None)
+        return Value(
+            cast(ValueKind, kind),
+            written,
+            at,
+            type=type_,
+            of=given[0] if self.name[0] == "." else None,
+        )
 
 
 def common(numbers: Sequence[Value]) -> tuple[str, str]:

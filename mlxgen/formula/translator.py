@@ -85,7 +85,7 @@ class Name(NamedTuple):
 
     type: Type
     length: int | None = None  # ARRAYS: the number of arrays, if known
-    fact: Any = None  # a Fact, or a list of them
+    fact: Fact | list[Fact] | None = None  # as of a Value
     items: Sequence[str] = ()  # ARRAYS: names of the items, if any
     mode: str = ""  # of an array or string: the hole for the string
 
@@ -279,7 +279,10 @@ class Translator:
                     called = "add" if rule.takes == ["arrays"] else name
                     self.note(value, called, among, dtype=dtype)
                 elif rule.gives == "dtype" and value.of is None:
-                    value.fact, found = common_dtype(given), [one.promoted for one in given]
+                    value.fact, found = (
+                        Fact(dtype=common_dtype(given)),
+                        [one.promoted for one in given],
+                    )
                     value.sources = frozenset().union(*found) if all(found) else frozenset()
                 return value
         return None
@@ -449,8 +452,10 @@ class Translator:
         parts = self.each(given, signature.declared)
         called = call(function, *(part for parts_of in parts for part in parts_of), stream)
         count = len(signature.outputs)
-        kind = "array" if count == 1 and signature.outputs[0].type.kind is Kind.ARRAY else "arrays"
-        return Value(kind, called, args.node, count=count if count > 1 else None), bound
+        single = count == 1 and signature.outputs[0].type.kind is Kind.ARRAY
+        return Value(
+            "array" if single else "arrays", called, args.node, count=count if count > 1 else None
+        ), bound
 
     def note_op(
         self,

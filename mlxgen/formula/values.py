@@ -19,8 +19,8 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ..model.kinds import KINDS
-from ..model.op import Hole
+from ..model.kinds import KINDS, Kind, ValueKind
+from ..model.op import Fact, Hole
 from ..model.signature import Type, quoted
 
 INT_MAX = 2**31 - 1
@@ -161,7 +161,7 @@ def present(of: Cpp) -> Cpp:
 class Value:
     """A part of a formula: its kind, its C++ and facts about it."""
 
-    kind: str
+    kind: ValueKind
     cpp: Cpp
     at: ast.expr
     optional: bool = False  # std::optional
@@ -172,7 +172,7 @@ class Value:
     choices: tuple[str, ...] = ()  # possible values of a string
     name: str | None = None  # the identifier, if the part is one
     of: Value | None = None  # the array whose shape, ndim or size it is
-    fact: Any = None  # an array's Fact; for a list, the Fact of each or of all; a shape's rank
+    fact: Fact | list[Fact] | None = None  # of an array; of each array of a list, or of all
     cases: tuple[Cpp, Value, Value] | None = None  # a conditional value: test, and both values
     used: tuple[int, int] = (0, 0)  # for an item of a list: its part of Translator.used
     mode: Cpp = NOTHING  # of a union, or its array: the optional string
@@ -235,11 +235,19 @@ def several(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-_KINDS = {kind: spelling.slot.rstrip("1") for kind, spelling in KINDS.items()}
+_KINDS: Mapping[Kind, ValueKind] = {
+    kind: "ints" if row.slot == "ints1" else row.slot for kind, row in KINDS.items()
+}
+_LITERALS: Mapping[type, ValueKind] = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
 def argument(
-    type: Type, at: ast.expr, name: str, count: int | None, fact: Any, mode: str = ""
+    type: Type,
+    at: ast.expr,
+    name: str,
+    count: int | None,
+    fact: Fact | list[Fact] | None,
+    mode: str = "",
 ) -> Value:
     """Return the value of a name of the scope; ``mode`` is the hole for the string of a union."""
     if type.is_union:
@@ -267,7 +275,7 @@ def constant(value: Any, at: ast.expr) -> Value:
         return Value("none", named("std::nullopt"), at)
     if isinstance(value, tuple | list):
         return Value("tuple", NOTHING, at, items=[constant(v, at) for v in value])
-    kind, text = type(value).__name__, repr(value)
+    kind, text = _LITERALS[type(value)], repr(value)
     width = "int64_t" if kind == "int" and not -INT_MAX <= value <= INT_MAX else ""
     if kind == "bool":
         text = text.lower()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from .cpp import ARRAY, ARRAYS, BOOL, DOUBLE, ELEMENT, FLOAT, INT, INT64, NUMBER, CppType
 
@@ -46,13 +46,21 @@ class Kind(enum.Enum):
         return KINDS[self].label
 
 
+# Kinds of values in formulas: those of arguments, and others that only formulas have.
+ValueKind = Literal[
+    "array", "arrays", "optionals", "union", "none", "str", "dtype", "category", "finfo", "iinfo",
+    "int", "float", "bool", "scalar", "shape", "ints", "floats", "bools", "nested", "pairs",
+    "tuple", "slice", "ellipsis", "truth",
+]  # fmt: skip
+
+
 class Row(NamedTuple):
     """The facts about a kind. Kernels support kinds with ``scalars`` and ``metal``."""
 
     label: str  # in messages
     cpp: CppType
     python: str  # in annotations; {}: the strings of an enumerated string
-    slot: str  # in the table of MLX's functions
+    slot: ValueKind | Literal["ints1"]  # in the table of MLX's functions
     accepts: str  # the kinds of Python values that need no conversion; `empty` is an empty list
     words: tuple[str, str, str] = ("", "", "")  # in signatures in C++, Python and torch
     wider: tuple[Kind, ...] = ()  # the other kinds that accept all of its values

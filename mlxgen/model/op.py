@@ -76,7 +76,7 @@ class Expr(NamedTuple):
     names: frozenset[str] = frozenset()  # identifiers of the scope that it uses
     ops: frozenset[str] = frozenset()  # entries that it calls
     mlx: frozenset[str] = frozenset()  # MLX functions that it calls, such as "linalg.norm"
-    known: Any = None  # facts: a Fact for each array, the rank for a shape, a dtype
+    facts: tuple[Fact, ...] = ()  # of each array of the result; the rank of a shape; a dtype
     keys: frozenset[str] = frozenset()  # names that are keys of random functions
     headers: frozenset[str] = frozenset()  # of operators of other packages that it calls
     # Operators of other packages with other inputs than arguments, and random functions that may

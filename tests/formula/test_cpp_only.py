@@ -172,7 +172,7 @@ def test_facts() -> None:
     assert compiled("gather(x, [rows], (0,), (1, 2))", linear="x")
     assert compiled("slice_update(zeros_like(x), y, (0, 0), (1, 1))", linear="y")
     expr = compiled("scatter(x, rows, y, 0)")
-    assert expr is not None and expr.known[0].rank == ("", 2)
+    assert expr is not None and expr.facts[0].rank == ("", 2)
 
 
 def test_releases() -> None:

@@ -333,7 +333,7 @@ def test_what_an_index_drops_is_not_used(text: str, names: set[str]) -> None:
     ],
 )
 def test_dtypes_that_are_known(text: str, dtype: str) -> None:
-    assert compiled(text).known[0].dtype == dtype
+    assert compiled(text).facts[0].dtype == dtype
 
 
 def test_formulas_over_several_lines() -> None:

@@ -167,8 +167,8 @@ def test_names_are_free() -> None:
 
 def test_what_is_known_stays() -> None:
     one, two = compiled("grads[0] * exp(x)"), compiled("grads[0] * exp(x) + 0 * exp(x)")
-    assert two.locals and (one.known, one.names, one.mlx) == (
-        two.known,
+    assert two.locals and (one.facts, one.names, one.mlx) == (
+        two.facts,
         two.names,
         two.mlx - {"add"},
     )
