@@ -279,10 +279,8 @@ class Translator:
                     called = "add" if rule.takes == ["arrays"] else name
                     self.note(value, called, among, dtype=dtype)
                 elif rule.gives == "dtype" and value.of is None:
-                    value.fact, found = (
-                        Fact(dtype=common_dtype(given)),
-                        [one.promoted for one in given],
-                    )
+                    value.fact = Fact(dtype=common_dtype(given))
+                    found = [one.promoted for one in given]
                     value.sources = frozenset().union(*found) if all(found) else frozenset()
                 return value
         return None
@@ -452,10 +450,10 @@ class Translator:
         parts = self.each(given, signature.declared)
         called = call(function, *(part for parts_of in parts for part in parts_of), stream)
         count = len(signature.outputs)
-        single = count == 1 and signature.outputs[0].type.kind is Kind.ARRAY
-        return Value(
-            "array" if single else "arrays", called, args.node, count=count if count > 1 else None
-        ), bound
+        value = Value("arrays", called, args.node, count=count if count > 1 else None)
+        if count == 1 and signature.outputs[0].type.kind is Kind.ARRAY:
+            value.kind = "array"
+        return value, bound
 
     def note_op(
         self,

@@ -13,7 +13,7 @@ import re
 import textwrap
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..model.cpp import BOOL, INT, CppType
 from ..model.dtypes import ACCUMULATOR, CPP_TYPES, FLOATING, computes_integers, element_type
@@ -24,6 +24,7 @@ from ..model.op import (
     STREAM,
     Binding,
     Condition,
+    DtypeRule,
     Expr,
     Grad,
     GradKind,
@@ -163,19 +164,25 @@ class Member(NamedTuple):
         return self.type if self.type in BY_VALUE else self.type.by_reference
 
 
-class View:
-    """An operator for templates: the fields of the model, and derived properties."""
+class View(Op):
+    """An operator for templates: the model, and properties that are derived for C++."""
+
+    op: Op
+    params: Sequence[Parameter]
+    rules: Sequence[DtypeRule]
+    arrays: Sequence[Parameter]
+    attributes: Sequence[Parameter]
+    grads: Sequence[Grad]
+    cpu: Kernel | None
+    metal: Kernel | None
 
     def __init__(self, op: Op) -> None:
+        self.__dict__.update(vars(op))
         self.op = op
         self.params, self.rules = op.arguments.params, op.arguments.rules
         self.arrays, self.attributes = op.arguments.arrays, op.arguments.attributes
         self.grads = op.derivatives.grads
         self.cpu, self.metal = op.forward.kernel("cpu"), op.forward.kernel("metal")
-        self.__dict__.update(vars(op), outputs=op.outputs, single=op.single)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.op, name)
 
     # Names, types and files
 
