@@ -270,3 +270,9 @@ def test_most_types_are_known() -> None:
 )
 def test_misspelled_attributes_are_found(text: str) -> None:
     assert len(checked(Path("composite.cpp.j2"), text).errors) == 1
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_lines_are_short(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert not [i for i, line in enumerate(lines, 1) if len(line) > 120]
