@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from ..diagnostics import Diagnostics, one_line, sections
-from ..read.settings import LANGUAGES, find, with_required
+from ..model import languages as known
+from ..read.settings import find
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -118,6 +119,8 @@ class Commands(click.RichGroup):
             raise  # the reader of the output has exited; click ends silently
         except OSError as error:
             raise click.ClickException(reason(error)) from error
+        except known.LanguageError as error:
+            raise click.ClickException(str(error)) from error
 
 
 def _unusable(point: EntryPoint, error: Exception) -> click.Command:
@@ -238,6 +241,11 @@ def check(diags: Diagnostics, fix: bool, form: str, **chosen: Any) -> None:
     click.echo(diags.to_json() if form == "json" else f"{_count(len(ops))}, no errors")
 
 
+def _known_languages(ctx: click.Context, param: click.Parameter, given: Names) -> Names:
+    """Check names of languages; a ``Choice`` as type would search for them in every command."""
+    return tuple(click.Choice(known.names()).convert(name, param, ctx) for name in given)
+
+
 @command("file", "project", "select", "exclude", "format")
 @click.option(
     "--output",
@@ -251,9 +259,11 @@ def check(diags: Diagnostics, fix: bool, form: str, **chosen: Any) -> None:
 @click.option(
     "--language",
     "languages",
-    type=click.Choice(LANGUAGES),
+    callback=_known_languages,
     multiple=True,
-    help="Also write the interface for this language. Default: those of the project.",
+    metavar="NAME",
+    help="Also write the interface for this language, such as c or rust. Default: those of the "
+    "project.",
 )
 @click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if files differ.")
 def generate(
@@ -277,7 +287,7 @@ def generate(
     from .write import Changes
 
     settings = settings_of(diags, project, file)
-    every = with_required((*settings.languages, *languages))
+    every = known.with_required((*settings.languages, *languages))
     settings = settings._replace(mlx=mlx or settings.mlx, languages=every)
     result = generator.generate(
         settings, output, diags, include=select, exclude=exclude, check=dry_run
@@ -313,22 +323,22 @@ def _count(operators: int) -> str:
 def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
     """Print the generated code of an operator and its overloads, without building.
 
-    PART is one of header, source, binding, stub, doc, metal, json, c, rust. Default: header and
-    source.
+    PART is one of header, source, binding, stub, doc, metal, json, or a language such as c or rust.
+    Default: header and source.
     """
     from ..render import files
 
     file = None
-    if Path(words[0]).suffix in (".yaml", ".yml") or not {*words[1:2]} <= files.PARTS.keys():
+    if Path(words[0]).suffix in (".yaml", ".yml") or not all(map(files.is_part, words[1:2])):
         file, words = EXISTING_FILE.convert(words[0], None, None), words[1:]
-    if not words or len(words) > 2 or not {*words[1:]} <= files.PARTS.keys():
-        parts = ", ".join(files.PARTS)
+    if not words or len(words) > 2 or not all(map(files.is_part, words[1:])):
+        parts = ", ".join([*files.PARTS, *known.names()])
         raise click.UsageError(f"expected [FILE] OP [PART]; PART is one of {parts}")
     ops, sources, settings = load(diags, project, file, words[:1], strict=False, partly=True)
     require(bool(ops))
     for op in ops:
         for name in words[1:] or ("header", "source"):
-            say(files.part(op, name, settings, sources.metal_text), files.PARTS[name])
+            say(files.part(op, name, settings, sources.metal_text), files.PARTS.get(name, name))
 
 
 def say(text: str, language: str) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..diagnostics import COMMAND_LINE, Diagnostics, Span
+from ..model.languages import language
 from ..read.packages import find
 from ..read.settings import Settings
 from . import operators
-from .inputs import base_hash, digest, kernel_files
+from .inputs import base_hash, digest, kernel_files, language_files
 from .write import Changes, Manifest, alone, foreign, reported, write
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def generate(
             before.base = ""
         elif before.key == after.key:
             return Result(None, 0)
-        from ..render.files import package_files, rust_clashes, sources_cmake
+        from ..render.files import package_files, sources_cmake
         from . import memo as memory
 
         document, sources = operators.read(settings, diags)
@@ -80,10 +81,13 @@ def generate(
             made = memory.chosen(document, sources, include, exclude)
         else:
             made = memory.edited(base, document, sources, memo)
-        for name, first, second in rust_clashes(made):
-            message = f"'{first.name}' and '{second.name}' would both define the Rust type '{name}'"
-            where = Span(settings.relative(settings.yaml), second.line, 1, second.line, 2)
-            diags.error("MG602", message, where, help="rename one of them, or an argument")
+        public = {p.name: p for p in made if p.public}
+        for of in settings.languages:
+            given = [p.languages[of] for p in public.values()]
+            for name, message in language(of).renderer.clashes(given):
+                line = public[name].line
+                where = Span(settings.relative(settings.yaml), line, 1, line, 2)
+                diags.error("MG602", message, where, help="rename one of them, or an argument")
         if not diags.ok:
             return None
         after.entries = memory.dump(memo)
@@ -94,8 +98,9 @@ def generate(
             after.key = ""  # the next run must repeat the warnings, or read files elsewhere again
         project = settings.root / "pyproject.toml"
         paths = [*[project] * project.is_file(), settings.yaml, *kernel_files(settings)]
+        paths += language_files(settings)
         paths += [found.table for use in settings.uses if (found := find(use.name))]
-        files["sources.cmake"] = sources_cmake(made, list(files), [str(p) for p in paths])
+        files["sources.cmake"] = sources_cmake(made, settings, [*files], [*map(str, paths)])
         changes = write(output, files, before, after, dry_run=check)
         return Result(changes, len(made))
     return None

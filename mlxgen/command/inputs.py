@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from ..model.languages import LANGUAGES, language
 from ..read.packages import find
 from ..read.settings import Settings
 from .operators import mlx_include
 
 MLXGEN = Path(__file__).resolve().parents[1]
 # The files of mlxgen that its output and builds depend on; the emulator tracks its own files.
-_OWN = """**/*.py */*.txt formula/data/* render/templates/**/* package/cmake/**/* runtime/**/*.h
-    runtime/**/*.cpp""".split()  # noqa: SIM905
+_OWN = """**/*.py */*.txt formula/data/* render/templates/**/* plugins/*/templates/**/*
+    package/cmake/**/* runtime/**/*.h runtime/**/*.cpp""".split()  # noqa: SIM905
 _KERNELS = "**/*"  # an included file can have any ending
 
 
@@ -49,6 +50,12 @@ def kernel_files(settings: Settings) -> list[Path]:
     return sorted({p for at in (settings.csrc, settings.metal) for p in files(at, _KERNELS)})
 
 
+def language_files(settings: Settings) -> list[Path]:
+    """Return the files of the package's languages that are not part of mlxgen."""
+    sources = (language(name).source for name in settings.languages if name not in LANGUAGES)
+    return [path for at in sources for path in (files(at, "**/*") if at.is_dir() else [at])]
+
+
 @cache
 def mlxgen_hash() -> str:
     """Return a hash of mlxgen itself."""
@@ -58,10 +65,12 @@ def mlxgen_hash() -> str:
 def base_hash(settings: Settings, *more: object) -> str:
     """Return a hash of the inputs shared by all entries.
 
-    These are mlxgen, MLX, the settings, the kernels, and the operators of used packages.
+    These are mlxgen, MLX, the settings, the kernels, the operators of used packages, and languages
+    of other packages.
     """
     mlx = mlx_include() or Path()
     kernels = (contents(at, _KERNELS) for at in (settings.csrc, settings.metal))
     texts = (part for found in (contents(mlx, "mlx/version.h"), *kernels) for part in found)
     used = [found and found.digest for found in map(find, (use.name for use in settings.uses))]
-    return digest(mlxgen_hash(), str(mlx), settings, more, used, *texts)
+    languages = [(str(path), path.read_bytes()) for path in language_files(settings)]
+    return digest(mlxgen_hash(), str(mlx), settings, more, used, languages, *texts)

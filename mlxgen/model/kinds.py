@@ -1,7 +1,7 @@
 """The kinds of arguments: one table of what each accepts, and how each language spells it.
 
-``KINDS`` is the only table of kinds in the core; the languages of plug-ins (render/c_api.py) have a
-column of their own. dtypes.py has the types of array elements.
+``KINDS`` is the only table of kinds in the core; the languages of plug-ins have a column of their
+own (plugins/languages/c.py). dtypes.py has the types of array elements.
 """
 
 from __future__ import annotations

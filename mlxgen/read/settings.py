@@ -16,12 +16,13 @@ import keyword
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..diagnostics import Diagnostics, Span, Text, did_you_mean
+from ..model import languages
 from .names import clash
 
 if sys.version_info >= (3, 11):
@@ -39,8 +40,6 @@ PATHS = {
 TESTS = ("tests",)  # folders or files that `mlxgen metal-test` runs
 LISTS = {"tests": "paths", "mlx": "releases", "uses": "packages", "languages": "languages"}
 KEYS = ("name", "namespace", *PATHS, *LISTS)
-
-LANGUAGES = ("c", "rust")  # other than Python and C++, that can call the operators
 
 OLDEST_MLX = "0.31.0"  # generated code does not compile with older ones
 
@@ -87,7 +86,7 @@ class Settings(NamedTuple):
     releases: tuple[str, ...] = ()  # that packages are built for, newest first; none: the installed
     uses: tuple[Use, ...] = ()  # packages that mlxgen built, whose operators formulas may call
     dependencies: tuple[str, ...] = ()  # the names of the distributions that it requires
-    languages: tuple[str, ...] = ()  # of LANGUAGES, for which the package has an interface
+    languages: tuple[str, ...] = ()  # that can call the operators (model/languages.py)
     called: tuple[tuple[Path, str], ...] = ()  # paths that messages show by other names
 
     def relative(self, path: Path) -> str:
@@ -150,11 +149,6 @@ def _resolve(
         if not _is_package(used.name) or used.name == name:
             message = f"'{used.name}' cannot be used: it is not the name of another package"
             reader.error("MG705", message, "uses")
-    languages = dict.fromkeys(given.get("languages", ()))
-    for language in languages:
-        if language not in LANGUAGES:
-            message = f"unknown language '{language}'{did_you_mean(language, LANGUAGES)}"
-            reader.error("MG713", message, "languages", f"use {' or '.join(LANGUAGES)}")
     version = project.get("version", "0")
     if not isinstance(version, str) or not _OWN_VERSION.fullmatch(version):
         message = f"'version' must be a version such as 1.0.2, not {version!r}"
@@ -173,7 +167,7 @@ def _resolve(
         releases=releases,
         uses=tuple(uses),
         dependencies=_required(project.get("dependencies", [])),
-        languages=with_required(languages),
+        languages=_languages(given.get("languages", ()), reader),
         called=(),
         **paths,
     )
@@ -192,10 +186,18 @@ def _resolve(
     return None if reader.failed else settings
 
 
-def with_required(languages: Iterable[str]) -> tuple[str, ...]:
-    """Return the languages and those that their interfaces need, in the order of LANGUAGES."""
-    wanted = set(languages)
-    return tuple(name for name in LANGUAGES if name in wanted or (name == "c" and wanted))
+def _languages(listed: Sequence[str], reader: _Reader) -> tuple[str, ...]:
+    """Return the languages of a package with those that their interfaces need."""
+    for name in dict.fromkeys(name for name in listed if not languages.exists(name)):
+        known = languages.names()
+        message = f"unknown language '{name}'{did_you_mean(name, known)}"
+        reader.error("MG713", message, "languages", f"use {' or '.join(known)}")
+    try:
+        return languages.with_required(filter(languages.exists, listed))
+    except languages.LanguageError as error:
+        help = "install the plug-in of this language again, or remove the language"
+        reader.error("MG713", str(error), "languages", help)
+        return ()
 
 
 def _is_package(name: str) -> bool:

@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import textwrap
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -124,7 +124,7 @@ def cast(p: Parameter, kernel: Kernel) -> bool:
     return p.type.kind in REAL and not computes_integers(kernel.dtypes)
 
 
-FILTERS = {
+FILTERS: Mapping[str, Callable[..., Any]] = {
     "cpp_comment": cpp_comment,
     "cpp_string": cpp_string,
     "raw_string": raw_string,

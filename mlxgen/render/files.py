@@ -7,29 +7,29 @@ cached while the entry is unchanged. ``package_files`` combines the output of al
 from __future__ import annotations
 
 import json
-import re
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeVar
 
-import jinja2
-
-from ..model.dtypes import CPP_TYPES, FLOATING
+from ..model.dtypes import FLOATING
+from ..model.languages import Package, exists, language
 from ..model.op import Form, Op, metal_stem
 from ..model.used import SCHEMA
-from .c_api import c_function
 from .cpp import FILTERS, View, raw_string
 from .format import formatted
 from .python import check_samples, docstring, op_dict, python_def
 from .reference import InPlace, Reference, inplace, markdown
-from .rust import RustFunction, module_name, rust_comment, rust_string, use_lines
+from .templates import Templates
 
-TEMPLATES = Path(__file__).parent / "templates"
-MACROS = ("arguments.j2", "operator.j2", "primitive.j2")  # each may use macros of earlier ones
+MACROS = ("arguments.j2", "operator.j2", "primitive.j2")
+TEMPLATES = Templates(
+    Path(__file__).parent / "templates",
+    {**FILTERS, "markdown": markdown},
+    MACROS,
+    floating=FLOATING,
+)
 SHARD = 16  # approximate number of operators per binding file; four times as many if LARGE
-C_SHARD = 64  # approximate number of operators per file of C functions
 # Composites are compiled in groups if a package has many: from a number of composites on, the
 # approximate size of a group.
 GROUPS = {64: 16, 256: 24}
@@ -40,89 +40,8 @@ _to_json = json.JSONEncoder(ensure_ascii=False).encode
 # Returns a .metal file, or a header in csrc (True), with its includes inlined.
 MetalText = Callable[[str, bool], str]
 
-
-class _PlainCalls(jinja2.runtime.Context):
-    def call(
-        self, function: Any, *args: Any, _block_vars: Any = 0, _loop_vars: Any = 0, **more: Any
-    ) -> Any:
-        return function(*args, **more)
-
-
-class _Environment(jinja2.Environment):
-    """An environment without slow features that templates do not need.
-
-    These are attributes that can be keys, and calls of functions that need their context.
-    """
-
-    getattr = staticmethod(getattr)  # type: ignore[assignment]
-    context_class = _PlainCalls
-
-
-@cache
-def environment() -> jinja2.Environment:
-    """Return the template environment: StrictUndefined, and blocks without whitespace."""
-    env = _Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        auto_reload=False,
-        autoescape=False,
-        # Compiling the templates takes longer than generating a small package.
-        bytecode_cache=jinja2.FileSystemBytecodeCache(),
-    )
-    env.filters.update(FILTERS, markdown=markdown)
-    env.filters.update(rust_comment=rust_comment, rust_string=rust_string)
-    env.globals["floating"] = FLOATING
-    for name in MACROS:  # globals, because importing them in each template takes time
-        module = env.get_template(name).module
-        env.globals |= {key: value for key, value in vars(module).items() if key[0] != "_"}
-    return env
-
-
-@cache
-def _template(name: str) -> jinja2.Template:
-    template = environment().get_template(name)
-    template.globals = dict(template.globals)  # copying jinja's own mapping in each run is slow
-    return template
-
-
-class Package(Protocol):
-    """The names of a package, such as its settings."""
-
-    @property
-    def name(self) -> str:
-        """The name in Python and in paths."""
-
-    @property
-    def namespace(self) -> str:
-        """The C++ namespace."""
-
-    @property
-    def version(self) -> str:
-        """The version, which the Rust crate also has."""
-
-    @property
-    def languages(self) -> Container[str]:
-        """The languages other than Python and C++ that can call its operators."""
-
-
-def _names(package: Package) -> dict[str, str]:
-    """Return the variables of the package in templates."""
-    api = f"{package.name.upper()}_API"
-    return {"pkg": package.name, "ns": package.namespace, "api": api}
-
-
-def _render(template: str, package: Package, **context: Any) -> str:
-    return _template(template).render(_names(package), **context)
-
-
-def _blocks(template: str, package: Package, **context: Any) -> list[str]:
-    """Render each block of a template, in order."""
-    found = _template(template)
-    inside = found.new_context(_names(package) | context)
-    return ["".join(block(inside)) for block in found.blocks.values()]
+T = TypeVar("T")
+_render, _blocks = TEMPLATES.render, TEMPLATES.blocks
 
 
 class Pieces(NamedTuple):
@@ -148,8 +67,7 @@ class Pieces(NamedTuple):
     stubs: Sequence[str]  # one for each of `paths`
     # Functions whose names end in an underscore: registration and stub by item of `paths`.
     inplace: Mapping[str, tuple[str, str]]
-    c: Sequence[str]  # declaration and definition; empty unless the package has the language C
-    rust: Mapping[str, Any]  # code and names in the crate; likewise
+    languages: Mapping[str, Any]  # by name; empty for an internal operator
     summary: str  # one line of Markdown for the index of the reference
     usage: str  # Markdown: the signature and the entry's documentation
     details: str  # Markdown: arguments, results and the rest of the reference
@@ -195,22 +113,11 @@ def pieces(op: Op, package: Package) -> Pieces:
     def stub(path: str, variant: InPlace | None = None) -> str:
         return _render("stub.pyi.j2", package, op=view, path=path, inplace=variant, **texts)
 
-    c_of = c_function(op, package.name, package.namespace)
-    c: list[str] = []
-    rust: dict[str, Any] = {}
-    shown = ""
-    if "c" in package.languages and not op.entry.internal:
-        c = _blocks("c.j2", package, f=c_of)
-    if "rust" in package.languages and not op.entry.internal:
-        rust_of = RustFunction(c_of, package.name)
-        rust = {
-            "text": _rust_text(rust_of, package),
-            "declaration": rust_of.declaration,
-            "uses": rust_of.uses,
-            "types": rust_of.types,
-        }
-        shown = rust_of.shown
-    page = Reference(op, c_of, package.languages, shown)
+    declarations: dict[str, str] = {}
+    languages: dict[str, Any] = {}
+    for name in () if op.entry.internal else package.languages:
+        declarations[name], languages[name] = language(name).renderer.piece(op, package)
+    page = Reference(op, package.namespace, declarations)
     summary, usage, details = _blocks("reference.md.j2", package, op=page)
     return Pieces(
         name=op.name,
@@ -239,19 +146,13 @@ def pieces(op: Op, package: Package) -> Pieces:
             for path in op.paths
             if variant is not None
         },
-        c=c,
-        rust=rust,
+        languages=languages,
         summary=summary.strip(),
         usage=usage.strip(),
         details=details.strip(),
         checks=[repr(sample) for sample in check_samples(op)],
         json=_to_json(facts)[1:-1],
     )
-
-
-def _rust_text(function: RustFunction, package: Package) -> str:
-    """Render the types and the safe function of an operator."""
-    return "\n".join(_blocks("rust/operator.rs.j2", package, f=function)).strip()
 
 
 def _source_template(op: Op) -> str:
@@ -269,7 +170,7 @@ def definition(op: Op, package: Package) -> str:
     return formatted(code)
 
 
-# The parts that ``part`` can render, with their languages.
+# The parts that ``part`` can render, except interfaces for other languages, with their languages.
 PARTS: Mapping[str, str] = {
     "header": "cpp",
     "source": "cpp",
@@ -278,9 +179,12 @@ PARTS: Mapping[str, str] = {
     "doc": "rst",
     "metal": "cpp",
     "json": "json",
-    "c": "c",
-    "rust": "rust",
 }
+
+
+def is_part(name: str) -> bool:
+    """Return whether ``part`` can render a part."""
+    return name in PARTS or exists(name)
 
 
 def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
@@ -297,13 +201,10 @@ def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
             return f"// {op.name} has no Metal kernel\n"
         text = metal_text(kernel.include, kernel.shared)
         return f"{text}\n// For each element: {metal_element(op)};\n" if kernel.scalar else text
-    if name in ("c", "rust") and op.entry.internal:
+    if name not in PARTS and op.entry.internal:
         return f"/* {op.name} is internal: {name.capitalize()} cannot call it */\n"
-    function = c_function(op, package.name, package.namespace)
-    if name == "c":
-        return formatted("\n".join(_blocks("c.j2", package, f=function)))
-    if name == "rust":
-        return _rust_text(RustFunction(function, package.name), package) + "\n"
+    if name not in PARTS:
+        return language(name).renderer.code(op, package)
     made = pieces(op, package)
     texts = {"header": made.header, "source": made.source}
     return formatted(texts.get(name) or bindings([made], 0, package))
@@ -311,8 +212,7 @@ def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
 
 def metal_element(op: Op) -> str:
     """Render the statement that computes one element with a scalar function on Metal."""
-    macro: Any = environment().globals["element"]
-    return str(macro(View(op), op.forward.kernel("metal")))
+    return str(TEMPLATES.macro("element")(View(op), op.forward.kernel("metal")))
 
 
 # ------------------------------------------------------------------------------ the whole package
@@ -339,13 +239,12 @@ def package_files(
     # function.
     shard = 4 * SHARD if _is_large(made) else SHARD
     first = _first_overloads(public)
-    shards = _sharded(public, shard, lambda p: first[p.name])
+    shards = sharded(public, shard, lambda p: first[p.name])
     for i, members in enumerate(shards):
         files[f"src/bind_{i}.cpp"] = bindings(members, i, package)
-    if "c" in package.languages:
-        files |= _c_files(public, package)
-    if "rust" in package.languages:
-        files |= _rust_files(public, package)
+    for language_name in package.languages:
+        of = [p.languages[language_name] for p in public]
+        files |= language(language_name).renderer.files(of, package)
     modules = _modules(public)
     methods = {p.path: p.python_name for p in public if p.method}
     methods |= {f"{p.path}_": f"{p.python_name}_" for p in public if p.method and p.inplace}
@@ -471,84 +370,16 @@ def internal_operators(made: Sequence[Pieces]) -> list[Internal]:
     return found
 
 
-def _sharded(
-    public: Sequence[Pieces], size: int, key: Callable[[Pieces], str]
-) -> list[list[Pieces]]:
+def sharded(public: Sequence[T], size: int, key: Callable[[T], str]) -> list[list[T]]:
     """Distribute operators over files of about ``size``; those with the same key are together.
 
     The number of files is a power of two, so that adding operators moves few others.
     """
     count = 1 << max(0, (len(public) - 1) // size).bit_length()
-    shards: list[list[Pieces]] = [[] for _ in range(count)]
+    shards: list[list[T]] = [[] for _ in range(count)]
     for p in public:
         shards[zlib.crc32(key(p).encode()) % count].append(p)
     return shards
-
-
-def _c_files(public: Sequence[Pieces], package: Package) -> dict[str, str | None]:
-    """Render the header and the sources of the C library."""
-    guard, elements = f"{package.name.upper()}_C_H", CPP_TYPES.items()
-    header = _render("c_header.h.j2", package, guard=guard, public=public)
-    files: dict[str, str | None] = {
-        f"include/{package.name}_c.h": header,
-        "c/arrays.cpp": _render("c_arrays.cpp.j2", package, elements=elements),
-    }
-    for i, members in enumerate(_sharded(public, C_SHARD, lambda p: p.name)):
-        files[f"c/functions_{i}.cpp"] = _render("c_functions.cpp.j2", package, ops=members)
-    return files
-
-
-def rust_clashes(made: Iterable[Pieces]) -> Iterator[tuple[str, Pieces, Pieces]]:
-    """Yield the Rust types that two operators of a module would define, with the operators."""
-    owners: dict[tuple[str, str], Pieces] = {}
-    for p in made:
-        for name in p.rust.get("types", ()):
-            first = owners.setdefault((p.modules[0], name), p)
-            if first.name != p.name:
-                yield name, first, p
-
-
-def _rust_files(public: Sequence[Pieces], package: Package) -> dict[str, str | None]:
-    """Render the Rust crate, whose modules are those of Python."""
-    modules: dict[str, list[Pieces]] = {"": []}
-    for p in public:
-        parts = [module_name(part) for part in p.modules[0].split(".") if part]
-        for i in range(len(parts)):
-            modules.setdefault("/".join(parts[: i + 1]), [])
-        modules["/".join(parts)].append(p)
-    files: dict[str, str | None] = {}
-    for path in sorted((TEMPLATES / "rust").iterdir()):
-        if path.suffix in (".rs", ".toml"):
-            files[f"src/{path.name}" if path.suffix == ".rs" else path.name] = path.read_text()
-    numbers = [*re.findall(r"\d+", package.version)[:3], "0", "0", "0"][:3]
-    version = ".".join(str(int(number)) for number in numbers)
-    own = [path.stem for path in (TEMPLATES / "rust").glob("*.rs")]
-    top = [("pub ", name) for name in modules if name and "/" not in name]
-    crate = [*(("", name) for name in own), ("", "ffi"), *[("", "operators")] * bool(modules[""])]
-    files["Cargo.toml"] = _render("rust/Cargo.toml.j2", package, version=version)
-    files["build.rs"] = _render("rust/build.rs.j2", package)
-    files["src/ffi.rs"] = _render("rust/ffi.rs.j2", package, public=public)
-    files["src/lib.rs"] = _render(
-        "rust/lib.rs.j2",
-        package,
-        modules=sorted([*crate, *top], key=lambda item: item[1]),
-        has_operators=bool(modules[""]),
-    )
-    for module, ops in modules.items():
-        if module or ops:
-            files[f"src/{module or 'operators'}.rs"] = _render(
-                "rust/operators.rs.j2",
-                package,
-                module="::".join([package.name, *module.split("/")][: 1 + bool(module) * 9]),
-                children=sorted(
-                    child.rpartition("/")[2]
-                    for child in modules
-                    if module and child.rpartition("/")[0] == module
-                ),
-                uses=use_lines({name for p in ops for name in p.rust["uses"]}),
-                ops=ops,
-            )
-    return {f"rust/{package.name}/{path}": text for path, text in files.items()}
 
 
 def bindings(members: Sequence[Pieces], shard: int, package: Package) -> str:
@@ -637,7 +468,9 @@ def reference_modules(made: Iterable[Pieces]) -> list[tuple[str, list[list[Piece
     return sorted(functions, key=lambda item: not item[0])
 
 
-def sources_cmake(made: Iterable[Pieces], paths: Sequence[str], depends: Sequence[str]) -> str:
+def sources_cmake(
+    made: Iterable[Pieces], package: Package, paths: Sequence[str], depends: Sequence[str]
+) -> str:
     """Render the lists of files that CMake includes.
 
     The source of a composite is short: nearly all of its compile time is that of MLX's headers.
@@ -650,7 +483,9 @@ def sources_cmake(made: Iterable[Pieces], paths: Sequence[str], depends: Sequenc
     groups: list[list[str]] = [[] for _ in range(count)]
     for name in composites if count else ():
         groups[zlib.crc32(name.encode()) % count].append(f"src/{name}.cpp")
-    return _template("sources.cmake.j2").render(
+    return _render(
+        "sources.cmake.j2",
+        package,
         ops=[p for p in paths if p.startswith("src/") and not _is_binding(p)],
         bindings=[p for p in paths if _is_binding(p)],
         c=[p for p in paths if p.startswith("c/")],

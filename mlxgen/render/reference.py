@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..model.dtypes import ACCUMULATOR
 from ..model.op import GROUP, DtypeRule, Form, Op, shown_axes
 from ..model.signature import Arg, Kind
-from .c_api import CFunction
 from .cpp import View, mode_text
 
 BACKENDS = {"cpu": "CPU", "gpu": "GPU", "metal": "Metal"}
@@ -85,11 +84,9 @@ def _shape(op: Op, name: str) -> str:
 class Reference:
     """An operator as the template of the reference needs it."""
 
-    def __init__(
-        self, op: Op, function: CFunction, languages: Container[str], rust: str = ""
-    ) -> None:
-        self.op, self.entry, self.rust = op, op.entry, rust
-        self.view, self.function, self.wanted = View(op), function, languages
+    def __init__(self, op: Op, namespace: str, declarations: Mapping[str, str]) -> None:
+        self.op, self.entry, self.view = op, op.entry, View(op)
+        self.namespace, self.declarations = namespace, declarations
         self.arguments, self.results = arguments(op), results(op)
         self.grads, self.inplace = op.derivatives.grads, inplace(op)
 
@@ -106,10 +103,8 @@ class Reference:
     @property
     def other_languages(self) -> list[tuple[str, str]]:
         """The declarations in other languages, with the languages' names in Markdown."""
-        found = [("cpp", _laid_out(f"{self.view.result} {self.function.cpp}", self.view.declared))]
-        if "c" in self.wanted:
-            found.append(("c", _laid_out(f"int {self.function.name}", self.function.declared)))
-        return [*found, *[("rust", self.rust)] * bool(self.rust)]
+        head = f"{self.view.result} {self.namespace}::{self.op.name}"
+        return [("cpp", laid_out(head, self.view.declared)), *self.declarations.items()]
 
     @property
     def summary(self) -> str:
@@ -177,7 +172,7 @@ class Reference:
         return rule.integers.value if rule is not None and self.op.has_primitive else ""
 
 
-def _laid_out(head: str, params: Sequence[str]) -> str:
+def laid_out(head: str, params: Sequence[str]) -> str:
     """Return a declaration; one parameter per line if it is long."""
     line = f"{head}({', '.join(params)});"
     lines = ",\n".join(f"    {param}" for param in params)

@@ -27,10 +27,11 @@ from sample import project
 
 from mlxgen.command.generate import generate
 from mlxgen.diagnostics import Diagnostics
+from mlxgen.model.languages import LANGUAGES
+from mlxgen.plugins.languages import rust
 from mlxgen.read.keys import json_schema
-from mlxgen.read.settings import LANGUAGES, Settings
+from mlxgen.read.settings import Settings
 from mlxgen.read.settings import load as load_settings
-from mlxgen.render.files import TEMPLATES
 from mlxgen.render.format import STYLE
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +52,7 @@ def output(settings: Settings, include: tuple[str, ...], folder: Path) -> dict[s
     cpp = [path for path in found if path.suffix in (".cpp", ".h")]
     tool = Path(sys.executable).with_name("clang-format")
     subprocess.run([tool, f"--style={STYLE}", "-i", *cpp], check=True)
-    fixed = {path.name for path in (TEMPLATES / "rust").iterdir() if path.suffix != ".j2"}
+    fixed = {path.name for path in rust.TEMPLATES.folder.iterdir() if path.suffix != ".j2"}
     found = [path for path in found if path.name not in fixed]
     texts = {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in found}
     ops = json.loads(texts.pop("python/ops.json"))
@@ -68,7 +69,7 @@ def test_generated_code(case: str, tmp_path: Path) -> None:
     sample = case == "sample"
     settings = project.settings(project.YAML) if sample else load_settings(ROOT, Diagnostics())
     assert settings is not None
-    settings = settings._replace(languages=LANGUAGES if sample else ())
+    settings = settings._replace(languages=tuple(LANGUAGES) if sample else ())
     texts = output(settings, () if sample else SHIPPED, tmp_path / "out")
     if "UPDATE_GOLDEN" in os.environ:
         shutil.rmtree(golden, ignore_errors=True)

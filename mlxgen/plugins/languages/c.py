@@ -1,4 +1,4 @@
-"""The C interface of operators as data, from which the C and Rust templates are rendered.
+"""The C interface of operators: data, which the Rust crate also uses, and the files of a library.
 
 It follows mlx-c: handles that hold a pointer to a C++ object, results first, all arguments
 explicit, the stream last, and a return code. The types are those of ``mlxgen/c_types.h``: mlx-c's
@@ -12,17 +12,27 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from ..model.cpp import CppType
-from ..model.kinds import KINDS, Kind
-from ..model.op import Op
-from ..model.signature import INT64_MIN, Default, Type
-from .cpp import View, cpp_string
+from ...model.cpp import CppType
+from ...model.dtypes import CPP_TYPES
+from ...model.kinds import KINDS, Kind
+from ...model.languages import Package
+from ...model.op import Op
+from ...model.signature import INT64_MIN, Default, Type
+from ...render.cpp import FILTERS, View, cpp_string
+from ...render.files import sharded
+from ...render.format import formatted
+from ...render.reference import laid_out
+from ...render.templates import Templates
 
-# The functions of every package that make and read arrays and report errors (c_header.h.j2).
+TEMPLATES = Templates(Path(__file__).parent / "templates" / "c", FILTERS, ["arguments.j2"])
+SHARD = 64  # approximate number of operators per file
+
+# The functions of every package that make and read arrays and report errors (header.h.j2).
 # An operator of such a name has the suffix `_op` in C.
 HELPERS = frozenset(
     """set_error_handler last_error
@@ -152,7 +162,6 @@ class CFunction:
     name: str
     op: Op
     cpp: str  # the C++ function
-    header: str  # that declares it
     params: tuple[CParam, ...]
     results: tuple[CResult, ...]
 
@@ -191,15 +200,14 @@ class CFunction:
         return "\n\n".join(parts)
 
 
-def c_function(op: Op, package: str, namespace: str) -> CFunction:
+def c_function(op: Op, package: Package) -> CFunction:
     """Return the C function of a public operator."""
-    name = f"{package}_{_apart(op.name)}"
+    name = f"{package.name}_{_apart(op.name)}"
     one = len(op.outputs) == 1
     return CFunction(
         name=name,
         op=op,
-        cpp=f"{namespace}::{op.name}",
-        header=f"{package}/{op.name}.h",
+        cpp=f"{package.namespace}::{op.name}",
         params=tuple(_params(op, name)),
         results=tuple(
             CResult("res" if one else f"res_{i}", SPELLINGS[o.type.kind].name, o.name)
@@ -289,3 +297,47 @@ def _number(value: object, single: bool) -> str:
         return "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "(-INFINITY)"
     text = INT64_MIN if value == -(2**63) else repr(value) + "f" * single
     return f"({text})" if text[0] == "-" else text
+
+
+class Piece(NamedTuple):
+    """The function of an operator in the files of the library."""
+
+    name: str  # of the operator
+    deprecated: bool
+    declaration: str
+    definition: str
+
+
+def piece(op: Op, package: Package) -> tuple[str, Piece]:
+    """Return the declaration for the reference, and the function."""
+    function = c_function(op, package)
+    shown = laid_out(f"int {function.name}", function.declared)
+    return shown, Piece(op.name, bool(op.entry.deprecated), *_blocks(function, package))
+
+
+def _blocks(function: CFunction, package: Package) -> list[str]:
+    return TEMPLATES.blocks("operator.j2", package, f=function)
+
+
+def code(op: Op, package: Package) -> str:
+    """Return the declaration and the definition of a function."""
+    return formatted("\n".join(_blocks(c_function(op, package), package)))
+
+
+def files(pieces: Sequence[Any], package: Package) -> dict[str, str]:
+    """Return the header and the sources of the C library."""
+    public = [Piece(*of) for of in pieces]
+    guard, elements = f"{package.name.upper()}_C_H", CPP_TYPES.items()
+    header = TEMPLATES.render("header.h.j2", package, guard=guard, public=public)
+    found = {
+        f"include/{package.name}_c.h": header,
+        "c/arrays.cpp": TEMPLATES.render("arrays.cpp.j2", package, elements=elements),
+    }
+    for i, members in enumerate(sharded(public, SHARD, lambda p: p.name)):
+        found[f"c/functions_{i}.cpp"] = TEMPLATES.render("functions.cpp.j2", package, ops=members)
+    return found
+
+
+def clashes(pieces: Sequence[Any]) -> Iterable[tuple[str, str]]:
+    """Yield nothing: a function has the operator's C++ name, which is unique."""
+    return ()

@@ -1,4 +1,4 @@
-"""The Rust crate of a package: safe functions over its C interface (c_api.py).
+"""The Rust crate of a package: safe functions over its C interface (c.py).
 
 Decisions are values here: names, types, defaults and the lines of calls. The output is formatted as
 by rustfmt with the crate's rustfmt.toml, which allows lines of 100 characters everywhere.
@@ -15,16 +15,19 @@ import re
 import textwrap
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..model.dtypes import ACCUMULATOR
-from ..model.kinds import Kind
-from ..model.op import Op, camel
-from ..model.signature import Type, parted
-from .c_api import CFunction, CParam, Passed, spelling
-from .cpp import wrapped
-from .python import check_samples
-from .reference import documented, markdown, results
+from ...model.dtypes import ACCUMULATOR
+from ...model.kinds import Kind
+from ...model.languages import Package
+from ...model.op import Op, camel
+from ...model.signature import Type, parted
+from ...render.cpp import wrapped
+from ...render.python import check_samples
+from ...render.reference import documented, markdown, results
+from ...render.templates import Templates
+from .c import CFunction, CParam, Passed, c_function, spelling
 
 WIDTH = 100
 # Keywords, and names of the prelude that no variable can hide.
@@ -646,3 +649,91 @@ def _not_rust(text: str) -> str:
         blank = not line.strip()
         lines.append(line)
     return "\n".join([*lines, *["```"] * indented])
+
+
+TEMPLATES = Templates(
+    Path(__file__).parent / "templates" / "rust",
+    {"rust_comment": rust_comment, "rust_string": rust_string},
+)
+
+
+class Piece(NamedTuple):
+    """The function of an operator in the crate."""
+
+    name: str  # of the operator
+    modules: Sequence[str]  # in Rust
+    text: str  # its types, and the function
+    declaration: str  # of the C function
+    uses: Sequence[str]  # the imports of `text`
+    types: Sequence[str]  # their names
+
+
+def piece(op: Op, package: Package) -> tuple[str, Piece]:
+    """Return the declaration for the reference, and the function."""
+    function = RustFunction(c_function(op, package), package.name)
+    modules = [module_name(part) for part in op.path.split(".")[:-1]]
+    text, types = _text(function, package), function.types
+    made = Piece(op.name, modules, text, function.declaration, function.uses, types)
+    return function.shown, made
+
+
+def _text(function: RustFunction, package: Package) -> str:
+    return "\n".join(TEMPLATES.blocks("operator.rs.j2", package, f=function)).strip()
+
+
+def code(op: Op, package: Package) -> str:
+    """Return the types and the safe function of an operator."""
+    return _text(RustFunction(c_function(op, package), package.name), package) + "\n"
+
+
+def clashes(pieces: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Yield operators with a type that an earlier one of the module also defines."""
+    owners: dict[tuple[str, ...], str] = {}
+    for p in (Piece(*of) for of in pieces):
+        for name in p.types:
+            first = owners.setdefault((*p.modules, name), p.name)
+            if first != p.name:
+                yield p.name, f"'{first}' and '{p.name}' would both define the Rust type '{name}'"
+
+
+def files(pieces: Sequence[Any], package: Package) -> dict[str, str]:
+    """Return the files of the crate, whose modules are those of Python."""
+    public = [Piece(*of) for of in pieces]
+    modules: dict[str, list[Piece]] = {"": []}
+    for p in public:
+        for i in range(len(p.modules)):
+            modules.setdefault("/".join(p.modules[: i + 1]), [])
+        modules["/".join(p.modules)].append(p)
+    found: dict[str, str] = {}
+    fixed = [path for path in sorted(TEMPLATES.folder.iterdir()) if path.suffix in (".rs", ".toml")]
+    for path in fixed:
+        found[f"src/{path.name}" if path.suffix == ".rs" else path.name] = path.read_text()
+    numbers = [*re.findall(r"\d+", package.version)[:3], "0", "0", "0"][:3]
+    version = ".".join(str(int(number)) for number in numbers)
+    own = [path.stem for path in fixed if path.suffix == ".rs"]
+    top = [("pub ", name) for name in modules if name and "/" not in name]
+    crate = [*(("", name) for name in own), ("", "ffi"), *[("", "operators")] * bool(modules[""])]
+    found["Cargo.toml"] = TEMPLATES.render("Cargo.toml.j2", package, version=version)
+    found["build.rs"] = TEMPLATES.render("build.rs.j2", package)
+    found["src/ffi.rs"] = TEMPLATES.render("ffi.rs.j2", package, public=public)
+    found["src/lib.rs"] = TEMPLATES.render(
+        "lib.rs.j2",
+        package,
+        modules=sorted([*crate, *top], key=lambda item: item[1]),
+        has_operators=bool(modules[""]),
+    )
+    for module, ops in modules.items():
+        if module or ops:
+            found[f"src/{module or 'operators'}.rs"] = TEMPLATES.render(
+                "operators.rs.j2",
+                package,
+                module="::".join([package.name, *module.split("/")][: 1 + bool(module) * 9]),
+                children=sorted(
+                    child.rpartition("/")[2]
+                    for child in modules
+                    if module and child.rpartition("/")[0] == module
+                ),
+                uses=use_lines({name for p in ops for name in p.uses}),
+                ops=ops,
+            )
+    return {f"rust/{package.name}/{path}": text for path, text in found.items()}
