@@ -23,7 +23,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from mlxgen.diagnostics.messages import rows
 from mlxgen.formula.mlx import PARTS, TABLE, PythonParam, Trace, stored
 from mlxgen.plugins.importers import stubs
 
@@ -32,6 +31,14 @@ from .functions import Functions
 HEADERS = ("ops.h", "einsum.h", "linalg.h", "fft.h", "random.h", "fast.h")
 WRITTEN = Path(__file__).with_name("functions.txt")
 FROM_MLX = ("signatures", "result", "overloads", "method")  # keys of a record from MLX
+
+
+def rows(table: Path, sign: str) -> list[list[str]]:
+    """Return the lines of a table without comments, split at a separator."""
+    lines = table.read_text(encoding="utf-8").splitlines()
+    return [
+        [part.strip() for part in line.split(sign)] for line in lines if line and line[0] != "#"
+    ]
 
 
 def section(name: str) -> list[list[str]]:

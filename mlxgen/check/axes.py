@@ -174,7 +174,7 @@ class NamedAxes:
             pending = [arg for arg in pending if arg not in ready]
 
     def problems(self, name: str) -> Iterator[tuple[str, str]]:
-        """Yield the problems of an array's axes: a name in messages.txt, and the axis."""
+        """Yield the problems of an array's axes: a name in messages.yaml, and the axis."""
         is_output = name in self.outputs
         if name in self.long:
             yield "long_axes", ""

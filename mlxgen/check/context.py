@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from ..diagnostics import Diagnostics, Help, Span, did_you_mean
-from ..diagnostics.messages import messages, rows
+from ..diagnostics.messages import messages, table
 from ..formula.compile import Let, Name, Need, Scope, Want, compile_formula, names_of
 from ..formula.lets import expanded
 from ..formula.source import Formula
@@ -34,7 +34,7 @@ from .others import File, Others
 
 Path = tuple[str | int, ...]
 
-TABLE = FilePath(__file__).parent / "messages.txt"
+TABLE = FilePath(__file__).with_name("messages.yaml")
 
 # The keys of signatures, and their spellings.
 SIGNATURES: dict[str, Spelling] = {
@@ -43,21 +43,12 @@ SIGNATURES: dict[str, Spelling] = {
     "python_signature": "python",
 }
 
-_NAMES = rows(TABLE.with_name("names.txt"))
 # Reserved names of generated code, by location.
-GENERATED = {where[0]: frozenset(names.split()) for *where, names in _NAMES}
-_FORMS = [(row[1], re.compile(row[2].replace(" ", "|"))) for row in _NAMES if row[0] == "operators"]
-# C++ keywords that Metal lacks: the unsupported feature, and the keywords.
-METAL = [row for row in _NAMES if row[0] == "metal"]
+GENERATED = {where: frozenset(of) for where, of in table(TABLE.with_name("names.yaml")).items()}
 
 ARRAY = Type(Kind.ARRAY)
 ARRAYS = Type(Kind.ARRAYS)
 BOOL = Type(Kind.BOOL)
-
-
-def generated(name: str) -> str | None:
-    """Return the reason why no operator can have a name that generated C++ uses, if any."""
-    return next((why for why, form in _FORMS if form.fullmatch(name)), None)
 
 
 @dataclass
@@ -167,7 +158,7 @@ class Named:
     def error(
         self, wrong: str, path: Path = (), /, *keys: str, key: bool = False, **about: Any
     ) -> None:
-        """Report a message of messages.txt; options as in ``report``."""
+        """Report a message of messages.yaml; options as in ``report``."""
         code, message, help = messages(TABLE)[wrong].filled(keys, about)
         more = {
             name: about[name]

@@ -14,11 +14,11 @@ from ..model.kinds import Kind
 from ..model.op import Form
 from ..model.signature import Signature
 from ..read.keys import OpEntry
-from ..read.names import clash, meanings
+from ..read.names import clash, generated, meanings
 from ..read.signature import combine, parse_signature
 from ..read.validate import validate
 from ..read.yaml import Entry
-from .context import GENERATED, SIGNATURES, Context, Named, Path, SharedState, generated
+from .context import GENERATED, SIGNATURES, Context, Named, Path, SharedState
 from .lets import read_lets
 from .others import Others
 

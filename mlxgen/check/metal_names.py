@@ -1,45 +1,26 @@
 """Finds unknown functions, types and attributes in Metal source (MG808).
 
 Names are looked up without scopes, in a file and everything that it includes. A name is unknown if
-it is not part of Metal (metal.txt) and occurs only as a call or as a type. Code that the parser
+it is not part of Metal (metal.yaml) and occurs only as a call or as a type. Code that the parser
 does not understand counts as a declaration, so that correct source is never rejected.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from ..diagnostics import Span, did_you_mean
-from ..diagnostics.messages import rows
+from ..diagnostics.messages import table
 from ..read.cpp import LISTED, File, Reader, Unit
 
-_ROWS = rows(Path(__file__).with_name("metal.txt"))
-
-
-def _named(what: str) -> list[str]:
-    return [name for key, names in _ROWS if key == what for name in names.split()]
-
-
-POSITIONS = frozenset(_named("positions"))  # with up to three components
-SCALAR_POSITIONS = frozenset(_named("scalar positions"))
-ATTRIBUTES = [*_named("positions"), *_named("scalar positions"), *_named("attributes")]
-FUNCTIONS = _named("functions")
-TYPES = [
-    *_named("types"),
-    *(f"{name}{n}" for name in _named("vectors of 2 3 4") for n in "234"),
-    *(
-        f"{name}{n}x{m}"
-        for name in _named("matrices of 2 3 4")
-        for n, m in itertools.product("234", "234")
-    ),
-    *(name + end for name in _named("suffixes _t and _v") for end in ("_t", "_v")),
-]
+_NAMES: dict[str, list[str]] = table(Path(__file__).with_name("metal.yaml"))
+POSITIONS = frozenset(_NAMES["positions"])  # with up to three components
+SCALAR_POSITIONS = frozenset(_NAMES["scalar positions"])
+ATTRIBUTES, FUNCTIONS, TYPES = (_NAMES[kind] for kind in ("attributes", "functions", "types"))
 _OWN = frozenset([*FUNCTIONS, *TYPES])
-_NAMESPACES = frozenset(_named("namespaces"))
 # An attribute and its arguments; compiler-specific attributes have a namespace.
 _ATTRIBUTE = re.compile(r"([A-Za-z_]\w*)(\s*::\s*\w+)?\s*(\((?:[^()]|\([^()]*\))*\))?")
 
@@ -82,7 +63,7 @@ def unknown_names(reader: Reader, unit: Unit, shared: bool) -> Iterator[Unknown]
     for file in unit.files:
         for what, used in (("function", file.names.calls), ("type", file.names.types)):
             for scope, name, place in used:
-                if what == "type" and scope and scope not in _NAMESPACES:
+                if what == "type" and scope and scope not in _NAMES["namespaces"]:
                     continue  # a member of a class
                 if name in known or name.startswith("_"):
                     continue

@@ -15,13 +15,13 @@ from ..diagnostics import Span
 from ..model.dtypes import METAL_TYPES
 from ..model.op import Kernel
 from ..read.cpp import File, Function, Reader, Unit
+from ..read.names import NOT_IN_METAL
 from ..read.preprocess import LITERAL, SourceError, calculated
 from ..read.sources import last_name
-from .context import METAL
 from .dispatch import MAX_BUFFERS
 from .metal_names import unknown_names
 
-_WORDS = {word: f"Metal has no {why}" for _, why, words in METAL for word in words.split()}
+_WORDS = {word: f"Metal has no {why}" for word, why in NOT_IN_METAL.items()}
 _KEYWORDS = "device|constant|threadgroup|thread|half|bfloat|kernel|vertex|fragment"
 _FORBIDDEN = re.compile(
     rf"{LITERAL}|=\s*delete\b|\bstd\b(?!\s*::)|\b({'|'.join(_WORDS)})\b"

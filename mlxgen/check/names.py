@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ..model.op import camel, metal_stem
 from ..model.overloads import covers
 from ..model.signature import Signature
-from ..read.names import clash
+from ..read.names import clash, generated
 from ..read.settings import Settings
 from ..read.sources import Sources
 from .arguments import HELPERS
-from .context import Named, Path, generated
+from .context import Named, Path
 from .entry import DEEPEST
 
 

@@ -1,8 +1,8 @@
 """Fixes: replacements for wrong text, as data.
 
 People read the help of a message; programs use its ``Fix``. An editor offers every fix, and `mlxgen
-check --fix` applies the certain ones. A fix is created from an ``Advice``, which comes from a line
-``=> text`` in a table of messages (messages.py), from a ``Guess``, or from the reporting code.
+check --fix` applies the certain ones. A fix is created from an ``Advice``, which comes from a key
+``fix`` in a table of messages (messages.py), from a ``Guess``, or from the reporting code.
 """
 
 from __future__ import annotations

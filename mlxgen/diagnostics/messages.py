@@ -1,12 +1,7 @@
 """Messages as data: tables contain the wording, and code refers to it by name.
 
-  name  code  message
-      [keys] help
-      => replacement text
-
-All three are format templates. The help is the first one with a key that the code passes, else the
-one without keys. ``=> text`` is the fix (fix.py) of the help above it; ``~> text`` is a fix that is
-not certain. Without either, the fix is the {guess} of the message, if any. # starts a comment.
+Tables are YAML files for people (messages.yaml, names.yaml, ...). ``python -m tools.tables`` checks
+them, and writes JSON files of the same names, which are read in a tenth of the time.
 
 errors.md explains the codes. Each section has a title, an explanation, an example with the error
 and a corrected example. Tests run the examples.
@@ -14,23 +9,20 @@ and a corrected example. Tests run the examples.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .fix import Advice, Guess, Help
 
 
-def rows(table: Path, sign: str = ": ", most: int = -1) -> list[list[str]]:
-    """Return the lines of a table without comments, split at a separator."""
-    lines = table.read_text(encoding="utf-8").splitlines()
-    return [
-        [part.strip() for part in line.split(sign, most)]
-        for line in lines
-        if line and line[0] != "#"
-    ]
+@cache
+def table(path: Path) -> Any:
+    """Return the contents of a table."""
+    return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
 
 
 _SECTION = re.compile(r"^### (?P<code>MG\d{3}): .*?(?=^##|\Z)", re.MULTILINE | re.DOTALL)
@@ -44,7 +36,7 @@ def sections() -> dict[str, str]:
 
 
 class Message(NamedTuple):
-    """The templates of a message and of its helps, by key."""
+    """The templates of a message and of its helps by key, which is empty for the default."""
 
     code: str
     text: str
@@ -66,21 +58,6 @@ class Message(NamedTuple):
 
 
 @cache
-def messages(table: Path) -> Mapping[str, Message]:
+def messages(path: Path) -> Mapping[str, Message]:
     """Return the messages of a table by name."""
-    found: dict[str, Message] = {}
-    helps: dict[str, str] = {}
-    fixes: dict[str, tuple[str, bool]] = {}
-    keys = [""]
-    for line in table.read_text(encoding="utf-8").splitlines():
-        keyed = re.fullmatch(r"    (?:\[(.+?)\] )?(.+)", line)
-        if fix := re.fullmatch("    ([=~])> ?(.*)", line):
-            fixes.update(dict.fromkeys(keys, (fix[2], fix[1] == "=")))
-        elif keyed:
-            keys = keyed[1].split() if keyed[1] else [""]
-            helps.update(dict.fromkeys(keys, keyed[2]))
-        elif line and line[0] != "#":
-            name, code, text = line.split(maxsplit=2)
-            helps, fixes, keys = {}, {}, [""]
-            found[name] = Message(code, text, helps, fixes)
-    return found
+    return {name: Message(**row) for name, row in table(path).items()}

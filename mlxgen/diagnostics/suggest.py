@@ -1,7 +1,6 @@
 """Finds the word that the user probably meant, for "did you mean".
 
-Each line of elsewhere.txt lists one of our words and the words that other languages and libraries
-use for it. Words after a | can also have another meaning.
+elsewhere.yaml lists our words, and those that other languages and libraries use for them.
 
 Similarity is difflib's ratio. It takes 20 us per pair, and a file with a thousand unknown names has
 thousands of candidates for each. Candidates are therefore sorted by a cheap upper bound of the
@@ -19,12 +18,11 @@ from operator import itemgetter
 from pathlib import Path
 
 from .fix import Guess
-from .messages import rows
+from .messages import table
 
 _CUTOFF = 0.65
 _CLOSE = 0.82  # one inserted, deleted or replaced letter in a word of medium length
-_ROWS = rows(Path(__file__).parent / "elsewhere.txt")
-_ELSEWHERE = [(ours, theirs.split()) for ours, theirs in _ROWS]
+_ELSEWHERE = Path(__file__).with_name("elsewhere.yaml")
 # The parts in which deliberately similar names differ: log2, q_scale.
 _MARKS = re.compile(r"\d|(?<![a-z])[a-z]")
 
@@ -36,9 +34,8 @@ def did_you_mean(word: str, candidates: Iterable[str], form: str = "{}") -> Gues
     """
     lower, size, letters = _letters(word)
     candidates = list(candidates)
-    for ours, words in _ELSEWHERE:
-        if lower in words and ours in candidates and ours != word:
-            certain = "|" not in words[: words.index(lower)]
+    for ours, certain in table(_ELSEWHERE).get(lower, ()):
+        if ours in candidates and ours != word:
             return Guess(ours, certain, form)
     near: dict[str, tuple[float, str]] = {}
     for candidate in candidates:

@@ -1,4 +1,4 @@
-"""Errors in formulas, and the choice of their messages from data/messages.txt.
+"""Errors in formulas, and the choice of their messages from data/messages.yaml.
 
 ``Wrong`` is raised if a part of a formula cannot be translated. The caller reports it and continues
 with the other parts. The functions of this module select the message for a mistake.
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Advice, Help, did_you_mean
-from ..diagnostics.messages import Message
-from ..diagnostics.messages import messages as table
+from ..diagnostics.messages import Message, table
+from ..diagnostics.messages import messages as read
 from .values import Value, cut
 
-TABLE = Path(__file__).parent / "data" / "messages.txt"
+DATA = Path(__file__).parent / "data"
 
 
 class Wrong(Exception):
@@ -46,12 +46,12 @@ class Wrong(Exception):
 
 def messages() -> Mapping[str, Message]:
     """Return the messages about formulas by name."""
-    return table(TABLE)
+    return read(DATA / "messages.yaml")
 
 
 def word(name: str) -> str:
     """Return the spelling in formulas of a name from other libraries or languages, or ""."""
-    return messages()["word"].helps.get(name, "")
+    return str(table(DATA / "words.yaml").get(name, ""))
 
 
 def require(*values: Value) -> None:

@@ -10,10 +10,9 @@ import ast
 import re
 import warnings
 from functools import cached_property, lru_cache
-from pathlib import Path
 
-from ..diagnostics.messages import messages
-from .explain import Wrong
+from ..diagnostics.messages import table
+from .explain import DATA, Wrong
 
 LONGEST = 10_000  # characters of a formula
 
@@ -25,8 +24,8 @@ _WALRUS = re.compile(r"(?:\b\w+\ *)?:=")
 _WARNED = re.compile(r"\\|\d[A-Za-z]|\bis\b|[\])\d'\"]\s*[(\[]")
 
 # Unsupported notations by name: message and pattern.
-_SIGNS = messages(Path(__file__).parent / "data" / "signs.txt")
-_SIGN = re.compile("|".join(f"(?P<{name}>{sign.text})" for name, sign in _SIGNS.items()))
+_SIGNS: dict[str, list[str]] = table(DATA / "signs.yaml")
+_SIGN = re.compile("|".join(f"(?P<{name}>{form})" for name, (_, form) in _SIGNS.items()))
 
 
 # The text of a formula, or the tree of one that mlxgen builds (trees.py).
@@ -93,7 +92,7 @@ class FormulaText:
             start = end - len(found[0].lstrip("; ") or ";")
             opened, closed = (sum(self.plain.count(c, 0, start) for c in s) for s in ("([{", ")]}"))
             if name not in ("assign", "equal") or opened <= closed:
-                return Wrong(_SIGNS[name].code, (start, end), name, found[0].strip())
+                return Wrong(_SIGNS[name][0], (start, end), name, found[0].strip())
         message = error.msg.removeprefix("invalid syntax. ")
         if not error.offset:
             end = self.shift + len(self.seen)

@@ -1,6 +1,6 @@
 """Reserved names, which operators, arguments and outputs cannot have.
 
-names.txt lists them with the reasons. Python, YAML and the documentation have every other name as
+names.yaml lists them with the reasons. Python, YAML and the documentation have every other name as
 it is written. If C++ cannot have it, ``cpp_names`` returns another one for generated C++.
 """
 
@@ -12,15 +12,16 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from ..diagnostics.messages import rows
+from ..diagnostics.messages import table
 from ..model.names import free_names
 
-_ROWS = rows(Path(__file__).parent / "names.txt")
+# Names by scope and reason.
+_NAMES: dict[str, dict[str, list[str]]] = table(Path(__file__).with_name("names.yaml"))
 
 
-def _of(scope: str) -> list[tuple[str, list[str]]]:
-    """Return the lines of a scope: reasons and names."""
-    return [(reason, names.split()) for where, reason, names in _ROWS if where == scope]
+def _reasons(scope: str) -> dict[str, str]:
+    """Return the reasons by name."""
+    return {name: reason for reason, names in _NAMES[scope].items() for name in names}
 
 
 def _hole(name: str) -> str:
@@ -28,21 +29,20 @@ def _hole(name: str) -> str:
     return next((hole for hole in ("argument", "output") if f"{{{hole}}}" in name), "")
 
 
-_CPP, _LONG = (
-    [(why, re.compile("|".join(names), re.ASCII)) for why, names in _of(scope)]
-    for scope in ("cpp", "length")
+_CPP, _LONG, _GENERATED = (
+    [(why, re.compile("|".join(names), re.ASCII)) for why, names in _NAMES[scope].items()]
+    for scope in ("cpp", "length", "generated")
 )
 # Names that no argument or output can have, with the reason.
-RESERVED = {name: reason for reason, names in _of("argument") for name in names}
+RESERVED = _reasons("argument")
 # The beginning of a dotted name that is no overload as in torch.
 PACKAGES = ("mx", "mlx", "np", "numpy", "torch", "jax")
 _MODULES = ("special", "linalg", "fft", "nn", "random", "fast")
-_METAL = {name: reason for reason, names in _of("metal") for name in names}
+_METAL = _reasons("metal")
+NOT_IN_METAL = _reasons("not in Metal")  # keywords of C++, with the feature that Metal lacks
 # Reasons by name, by scope and placeholder in the name.
 _MEANINGS = {
-    (scope, hole): {
-        name: reason for reason, names in _of(scope) for name in names if _hole(name) == hole
-    }
+    (scope, hole): {name: why for name, why in _reasons(scope).items() if _hole(name) == hole}
     for scope in ("gradients", "kernels")
     for hole in ("", "argument", "output")
 }
@@ -53,6 +53,11 @@ _OURS = ("s", "T", *_METAL)
 def in_cpp(name: str) -> bool:
     """Return whether C++ reserves a name."""
     return any(pattern.fullmatch(name) for _, pattern in _CPP)
+
+
+def generated(name: str) -> str | None:
+    """Return the reason why no operator can have a name that generated C++ uses, if any."""
+    return next((why for why, form in _GENERATED if form.fullmatch(name)), None)
 
 
 def better(name: str, what: str) -> str:

@@ -100,7 +100,7 @@ _OPEN = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _CLOSE = frozenset(_OPEN.values())
 _LIMIT, _DEEPEST = 10_000, 50
 _RESULTS = ("array", "Tensor", "void", "std::pair", "std::tuple", "std::vector")
-_MESSAGES = Path(__file__).parent / "messages.txt"
+_MESSAGES = Path(__file__).with_name("messages.yaml")
 
 
 # The types of words in any spelling, of which another one may lack the word.
@@ -177,7 +177,7 @@ class Tokens:
         return start, max(end, self.ends[max(begin, self.i - 1)])
 
     def error(self, mistake: str, at: int | tuple[int, int], *keys: str, **parts: object) -> Bad:
-        """Report a ``mistake`` of messages.txt at a slice, or since a token.
+        """Report a ``mistake`` of messages.yaml at a slice, or since a token.
 
         Raising the result stops the parser of the argument or, outside of arguments, of the
         signature.

@@ -200,6 +200,6 @@ def test_every_help_is_followed(sources: Sources) -> None:
 
 def test_every_refusal_has_a_help() -> None:
     folder = Path(mlxgen.__file__).parent
-    for part in ("read/messages.txt", "check/messages.txt", "formula/data/messages.txt"):
+    for part in ("read/messages.yaml", "check/messages.yaml", "formula/data/messages.yaml"):
         without = [name for name, message in messages(folder / part).items() if not message.helps]
         assert without == []

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+
 import mlxgen
-from mlxgen.diagnostics.messages import rows
 
 ROOT = Path(mlxgen.__file__).parent
 LAYERS = ("check", "command", "formula", "package", "plugins", "render")
@@ -45,6 +46,7 @@ def test_all_uses_are_listed() -> None:
         for path in (ROOT / layer).rglob("*.py")
         for name in uses(ast.parse(path.read_text("utf-8")))
     }
-    listed = [name for name, _ in rows(Path(__file__).parent / "texts.txt", " : ")]
-    assert len(listed) == len(set(listed))
-    assert found == set(listed)
+    text = (Path(__file__).parent / "texts.yaml").read_text(encoding="utf-8")
+    assert found == {
+        f"{file} {name}" for file, rows in yaml.safe_load(text).items() for name in rows
+    }

@@ -10,7 +10,7 @@ from mlxgen.command import inputs
 
 # Documentation and tests, and files that the emulator tracks itself.
 OTHERS = {"build", "emulator", "mlxgen.egg-info"}
-KINDS = {".py", ".txt", ".json", ".j2", ".h", ".cpp", ".cmake"}
+KINDS = {".py", ".json", ".j2", ".h", ".cpp", ".cmake"}
 
 
 def test_own_files() -> None:

@@ -118,16 +118,12 @@ def test_json():
 
 
 def test_fixes(tmp_path: Path):
-    table = tmp_path / "messages.txt"
-    table.write_text(
-        "wrong  MG001  '{name}' is wrong{guess}\n"
-        "    [plain] write {better}\n"
-        "    => {better}\n"
-        "    [gone] leave it out\n"
-        "    ~>\n"
-        "other  MG001  no fix\n"
-        "    think\n"
-    )
+    table = tmp_path / "messages.json"
+    helps = {"plain": "write {better}", "gone": "leave it out"}
+    fixes = {"plain": ("{better}", True), "gone": ("", False)}
+    wrong = {"code": "MG001", "text": "'{name}' is wrong{guess}", "helps": helps, "fixes": fixes}
+    other = {"code": "MG001", "text": "no fix", "helps": {"": "think"}, "fixes": {}}
+    table.write_text(json.dumps({"wrong": wrong, "other": other}))
     about = {"name": "nmae", "better": "b", "guess": did_you_mean("nmae", ["name"], "x.{}")}
     diags = collector()
     for keys in (("plain",), ("gone",), ()):
@@ -391,11 +387,6 @@ def test_codes_are_those_that_the_sources_report():
     root = Path(mlxgen.__path__[0])
     for path in root.rglob("*.py"):
         reported.update(re.findall(r'"(MG\d{3})"', path.read_text(encoding="utf-8")))
-    for table in (
-        "formula/data/messages.txt",
-        "check/messages.txt",
-        "read/messages.txt",
-    ):
-        text = (root / table).read_text(encoding="utf-8")
-        reported.update(re.findall(r"(?:^| )(MG\d{3}) ", text, re.MULTILINE))
+    for table in root.rglob("messages.yaml"):
+        reported.update(message.code for message in messages(table).values())
     assert reported == set(sections())

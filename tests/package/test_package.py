@@ -863,7 +863,7 @@ def test_build_extra_is_what_the_backend_asks_for() -> None:
     assert extras["build"] == [*build.TOOLS, "nanobind"]
 
 
-KINDS = (".py", ".h", ".cpp", ".j2", ".json", ".txt", ".in", ".typed", ".cl")
+KINDS = (".py", ".h", ".cpp", ".j2", ".json", ".in", ".typed", ".cl")
 
 
 def test_mlxgen_installs_all_its_files() -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode
 
 ROOT = Path(__file__).parents[2]
 RULES = yaml.safe_load((Path(__file__).parent / "rules.yaml").read_text())
@@ -51,7 +52,7 @@ def _files() -> list[str]:
         names = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file()]
     built = (".*", "build/*", "mlxgen/build/*", "*.egg-info/*")
     skipped = (*RULES["skipped"], *built)
-    suffixes = (".md", ".py", ".h", ".cpp", ".metal", "messages.txt", ".yaml")
+    suffixes = (".md", ".py", ".h", ".cpp", ".metal", ".yaml")
     return [
         name
         for name in names
@@ -83,6 +84,18 @@ def _lines(first: int, text: str) -> Iterator[Passage]:
         yield Passage(number, line)
 
 
+def _texts(node: Node) -> Iterator[Passage]:
+    """Yield the strings of a YAML file."""
+    if isinstance(node, ScalarNode):
+        yield Passage(node.start_mark.line + 1, node.value)
+    elif isinstance(node, MappingNode):
+        for _, value in node.value:
+            yield from _texts(value)
+    else:
+        for item in node.value:
+            yield from _texts(item)
+
+
 def _prose(name: str) -> Iterator[Passage]:
     text = (ROOT / name).read_text(encoding="utf-8")
     if name.endswith(".py"):
@@ -91,6 +104,8 @@ def _prose(name: str) -> Iterator[Passage]:
         for number, line in enumerate(text.splitlines(), 1):
             for match in CPP_COMMENT.finditer(line):
                 yield Passage(number, match[1])
+    elif name.endswith("messages.yaml"):
+        yield from _texts(yaml.compose(text, yaml.SafeLoader))
     elif name.endswith(".yaml"):
         for number, line in enumerate(text.splitlines(), 1):
             if "#" in line:
@@ -136,6 +151,7 @@ def test_prose_follows_the_rules(name: str) -> None:
         (".md", "word " * 30 + "\n"),
         (".h", "// computed anew\n"),
         (".yaml", "x: 1 # a slip\n"),
+        ("messages.yaml", "x:\n  help: >-\n    this is\n    a slip\n"),
     ],
 )
 def test_problems_are_found(

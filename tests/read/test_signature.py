@@ -953,7 +953,7 @@ def test_mistakes_are_those_that_can_be_made():
     folder = Path(mlxgen.__file__).parent / "read"
     text = "".join((folder / f"{n}.py").read_text() for n in ("signature", "types", "literals"))
     made = set(re.findall(r'error\(\s*"([^"]+)"', text))
-    listed = set(messages(folder / "messages.txt"))
+    listed = set(messages(folder / "messages.yaml"))
     assert made <= listed
     assert {name for name in listed if f'"{name}"' not in text} == {
         "number_of_outputs",

@@ -17,16 +17,16 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 import pytest
-from jinja2 import nodes
+from jinja2 import Environment, nodes
 
 from mlxgen.model.op import Condition, DtypeRule, Expr, Grad, Kernel, Parameter
-from mlxgen.render.c_api import CFunction, CParam
+from mlxgen.plugins.languages import c, rust
+from mlxgen.render import files
 from mlxgen.render.cpp import View
-from mlxgen.render.files import TEMPLATES, Internal, Pieces, environment
+from mlxgen.render.files import Internal, Pieces
 from mlxgen.render.reference import InPlace, Reference
-from mlxgen.render.rust import RustFunction
 
-PATHS = sorted(TEMPLATES.rglob("*.j2"))
+PATHS = [p for one in (files, c, rust) for p in sorted(one.TEMPLATES.folder.rglob("*.j2"))]
 # The variables that the renderer and macros pass, and those of some templates.
 VARIABLES: Mapping[str, Any] = {
     "op": View,
@@ -47,16 +47,18 @@ VARIABLES: Mapping[str, Any] = {
 }
 OWN: Mapping[str, Mapping[str, Any]] = {
     "bind.cpp.j2": {"ops": Sequence[Pieces]},
-    "c.j2": {"f": CFunction},
-    "c_functions.cpp.j2": {"f": CFunction},
-    "operator.rs.j2": {"f": RustFunction},
+    "c/functions.cpp.j2": {"ops": Sequence[c.Piece]},
+    "c/header.h.j2": {"public": Sequence[c.Piece]},
+    "c/operator.j2": {"f": c.CFunction},
+    "ffi.rs.j2": {"public": Sequence[rust.Piece]},
+    "operator.rs.j2": {"f": rust.RustFunction},
     "package.h.j2": {"ops": Sequence[Pieces]},
     "reference.md.j2": {"op": Reference},
     "references.md.j2": {"ops": Sequence[Pieces]},
     "sources.cmake.j2": {"ops": Sequence[Pieces]},
 }
 # Parameters of macros that have another type than the variable of that name.
-MACROS: Mapping[str, Mapping[str, Any]] = {"from_c": {"p": CParam}}
+MACROS: Mapping[str, Mapping[str, Any]] = {"from_c": {"p": c.CParam}}
 SAME = ("list", "sort", "reverse", "unique", "select", "reject", "selectattr", "rejectattr")
 
 
@@ -240,8 +242,10 @@ class Checker:
 
 def checked(path: Path, text: str = "") -> Checker:
     """Walk the template, or another text in its place."""
-    checker = Checker({**VARIABLES, **OWN.get(path.name, {})})
-    checker.type_of(environment().parse(text or path.read_text(encoding="utf-8")))
+    checker = Checker(
+        {**VARIABLES, **OWN.get(f"{path.parent.name}/{path.name}", OWN.get(path.name, {}))}
+    )
+    checker.type_of(Environment(trim_blocks=True).parse(text or path.read_text(encoding="utf-8")))
     return checker
 
 

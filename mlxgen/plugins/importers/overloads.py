@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ...check.context import GENERATED, generated
+from ...check.context import GENERATED
 from ...formula.mlx import table
-from ...read.names import clash
+from ...read.names import clash, generated
 from ...read.names import overload as split_name
 from .schema import Argument, Overload, Schema
 

@@ -87,7 +87,7 @@ SPELLINGS: Mapping[Kind, Spelling] = {
 
 
 # Names of parameters that C, its standard headers or the generated functions use. The names in
-# C++ (read/names.txt) already avoid those of C++ and its macros.
+# C++ (read/names.yaml) already avoid those of C++ and its macros.
 _TAKEN = {
     *("I", "complex", "imaginary", "restrict", "typeof", "typeof_unqual", "size_t", "mlx_stream"),
     *("res", "s", "call", "results"),

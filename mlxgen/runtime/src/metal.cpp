@@ -315,7 +315,7 @@ inline I place_of(uint3 thread_index, constant const I* strides, int ndim) {
 // elements per thread, AXES the number of axes (0: more than 3). A line that
 // begins with IN, OUT or ATTR is a template for one line per input, output or
 // attribute; @ is its name, # its number. No argument has the name of another
-// one here (check/names.txt).
+// one here (check/names.yaml).
 constexpr const char* kernels_source = R"metal(
 // True if an input is one number for all positions, which is then read once.
 IN  |constant bool @_is_scalar [[function_constant(CONSTANT)]];
