@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ from ..diagnostics import COMMAND_LINE, Diagnostics, did_you_mean
 from ..read.packages import check_requirements
 from ..read.settings import PATHS, TESTS, Settings, find
 from ..read.settings import load as load_settings
+
+# The plug-in that checks files with Metal kernels.
+METAL_RULES = "mlxgen.plugins.metal.rules"
 
 if TYPE_CHECKING:
     from ..model.op import Op
@@ -111,10 +115,10 @@ def read(settings: Settings, diags: Diagnostics) -> tuple[Document | None, Sourc
 
 def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None:
     """Report code that Metal rejects in the kernel files of operators (MG801 to MG808)."""
-    from ..check.metal_rules import broken_rules
     from ..read.preprocess import SourceError
     from ..read.sources import near
 
+    broken_rules = import_module(METAL_RULES).broken_rules
     settings = sources.settings
     used = [kernel for op in ops if (kernel := op.forward.kernel("metal")) is not None]
     for shared, name in sorted({(kernel.shared, kernel.include) for kernel in used}):

@@ -27,10 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..check.metal_rules import broken_rules
 from ..command import operators
 from ..diagnostics import Diagnostics, install
 from ..model.op import Kernel, Op
+from ..plugins.metal.rules import broken_rules
 from ..read.cpp import Reader
 from ..read.preprocess import OWN_INCLUDES, SourceError
 from ..read.settings import Settings
@@ -98,7 +98,7 @@ def installed(name: str) -> list[Path]:
 def check_rules(
     path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]] = ()
 ) -> Sequence[SourceError]:
-    """Return the rules of Metal that a file and its project's headers break (`check.metal_rules`).
+    """Return the rules of Metal that a file and its project's headers break (`plugins/metal`).
 
     Args:
         path: The file.

@@ -1,0 +1,1 @@
+"""Metal's rules for kernel files, which a C++ compiler cannot check."""
