@@ -29,7 +29,7 @@ COMMANDS = {
     "metal-check": "emulator.commands.metal_check",
     "metal-test": "emulator.commands.metal_test",
     "new": "plugins.start.commands.new",
-    "rebuild": "package.kept.rebuild_command",
+    "rebuild": "plugins.rebuild.command.rebuild_command",
     "schema": "command.cli.schema",
     "show": "command.cli.show",
 }

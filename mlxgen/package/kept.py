@@ -1,7 +1,4 @@
-"""`mlxgen cache`: lists the cached build products with their sizes and times of last use.
-
-`mlxgen rebuild` adds a product: an installed package, built for the installed MLX.
-"""
+"""`mlxgen cache`: lists the cached build products with their sizes and times of last use."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ import rich_click as click
 
 from ..command.cli import OPTIONS, Names
 from .cache import Cache, Kept, folder
-from .rebuild import RebuildError, rebuild
 
 # Cached by the emulator itself.
 _OTHERS = {"metal": "Metal kernels for the CPU, and MLX for macOS (docs/emulation.md)"}
@@ -54,19 +50,6 @@ def cache_command(kinds: Names, clear: bool, form: str) -> None:
             f"{entry.kind:<9}  {_size(entry.size):>8}  {_when(entry.used):<14}  {entry.about}"
         )
     click.echo(f"{cache.root}: {total}")
-
-
-@click.command("rebuild")
-@click.argument("package")
-def rebuild_command(package: str) -> None:
-    """Build an installed PACKAGE for the installed MLX, if it has no build for that release.
-
-    The package's sources are compiled into the cache, where importing the package finds them.
-    """
-    try:
-        click.echo(rebuild(package))
-    except RebuildError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _others(root: Path) -> Iterator[Kept]:

@@ -1,33 +1,19 @@
-"""Builds a package for a release of MLX that its wheel has no build for: `mlxgen rebuild`.
+"""Finds packages that `mlxgen rebuild` has compiled for a release of MLX that their wheels lack.
 
-A wheel has the sources of its operators. They are compiled for the installed MLX as in any build
-(cmake/CMakeLists.txt), into the cache, under a hash of the sources and of what they are compiled
-for. `import` finds them there (cmake/package/_load.py), so that little is imported here.
+The plug-in compiles them into the cache, under a hash of the sources and of what they are compiled
+for. `import` looks there (cmake/package/_load.py), so that little is imported here.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import runpy
-import shutil
-import subprocess
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..command.inputs import contents, digest
-from ..diagnostics import install
-from . import compat
 from .cache import Cache, folder
 
 KIND = "packages"
-HERE = Path(__file__).resolve().parent
-
-
-class RebuildError(Exception):
-    """A package that cannot be built; the message says why, and what to run."""
 
 
 def find(package: Path, release: str) -> Path | None:
@@ -37,92 +23,10 @@ def find(package: Path, release: str) -> Path | None:
         package: The folder in which the package is installed.
         release: The release of MLX.
     """
-    return Cache(folder()).find(KIND, _key(package, release))
+    return Cache(folder()).find(KIND, key(package, release))
 
 
-def rebuild(name: str) -> str:
-    """Build an installed package for the installed MLX, and return a sentence about it.
-
-    Raises:
-        RebuildError: If it cannot be built.
-    """
-    package = _installed(name)
-    mlx, release = _mlx()
-    if release in _releases(package):
-        return f"{name} has a build for MLX {release} already"
-    if not (package / "sources").is_dir():
-        raise RebuildError(f"{name} in {package} has no sources, of which it could be built")
-    if find(package, release) is None:
-        about, key = f"{name} for MLX {release}", _key(package, release)
-        try:
-            Cache(folder()).obtain(KIND, key, about, lambda made: _build(package, name, mlx, made))
-        except OSError as error:
-            raise RebuildError(f"the cache {folder()} cannot be written: {error}") from None
-    return f"{name} is built for MLX {release}"
-
-
-def _key(package: Path, release: str) -> str:
+def key(package: Path, release: str) -> str:
+    """Return the hash under which a package is cached."""
     sources = contents(package / "sources", "**/*")
     return digest(release, sys.platform, sysconfig.get_config_var("EXT_SUFFIX"), *sources)
-
-
-def _installed(name: str) -> Path:
-    """Return the folder of a package, which is not imported: it would raise an error."""
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    folders = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
-    for place in folders:
-        if (place / "_build_info.py").is_file():
-            return place
-    if folders:
-        raise RebuildError(f"{name} in {folders[0]} was not built by mlxgen")
-    raise RebuildError(f"{name} is not installed for {sys.executable}")
-
-
-def _mlx() -> tuple[Path, str]:
-    """Return the folder of the installed MLX, and its release."""
-    core = compat.core_module()
-    if core is None:
-        raise RebuildError(install.no_mlx())
-    try:
-        import mlx.core
-    except ImportError as error:
-        raise RebuildError(f"MLX cannot be imported: {error}: {install.mlx()}") from None
-    return core.parent, str(mlx.core.__dict__["__version__"])
-
-
-def _releases(package: Path) -> Iterator[str]:
-    """Return the releases of MLX that a package has builds for."""
-    yield runpy.run_path(str(package / "_build_info.py"))["MLX_VERSION"]
-    yield from (place.name for place in (package / "releases").glob("*"))
-
-
-def _build(package: Path, name: str, mlx: Path, made: Path) -> Iterable[str]:
-    """Compile the sources of a package into an empty folder."""
-    from .toolchain import BuildError, tools
-
-    try:
-        cmake, ninja = tools()
-    except BuildError as error:
-        raise RebuildError(str(error)) from None
-    with tempfile.TemporaryDirectory(prefix="mlxgen-") as scratch:
-        project, build = Path(scratch) / name, Path(scratch) / "build"
-        shutil.copytree(package / "sources", project)
-        defined = {
-            "CMAKE_MAKE_PROGRAM": ninja[0],
-            "Python_EXECUTABLE": sys.executable,
-            "MLXGEN_PROJECT": str(project),
-            "MLXGEN_MLX_PLACE": str(mlx),
-        }
-        given = [f"-D{key}={value}" for key, value in defined.items()]
-        source = ["-S", str(HERE / "cmake"), "-B", str(build), "-G", "Ninja"]
-        _run([*cmake, *source, "--log-level=WARNING", *given])
-        _run([*cmake, "--build", str(build)])
-        installed = ["--install", str(build), "--component", "binaries", "--prefix", str(made)]
-        _run([*cmake, *installed, "--strip"])
-    return []
-
-
-def _run(command: list[str]) -> None:
-    """Run a command, which prints what it does or why it fails."""
-    if status := subprocess.run(command, stdout=sys.stderr, check=False).returncode:
-        raise RebuildError(f"the package was not built, for the reason above (status {status})")

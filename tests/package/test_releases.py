@@ -21,7 +21,8 @@ import pytest
 from builds import output
 
 from mlxgen.diagnostics import install
-from mlxgen.package import backend, cache, compat, rebuild, toolchain
+from mlxgen.package import backend, cache, compat, toolchain
+from mlxgen.plugins.rebuild import command as rebuild
 
 OTHERS = [release for release in reversed(compat.MLX) if release != mx.__version__]
 LISTED = [mx.__version__, *OTHERS[:2]]

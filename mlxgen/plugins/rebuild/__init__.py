@@ -1,0 +1,1 @@
+"""Builds installed packages for other releases of MLX."""
