@@ -24,19 +24,17 @@ class Timing(NamedTuple):
     """Medians in milliseconds, and the shapes of the arguments."""
 
     ours: float
-    composite: float
+    composite: float | None  # None if Python cannot evaluate it
     shapes: list[tuple[int, ...]]
 
 
 def timed(subject: Subject) -> Timing | None:
-    """Time a sample at the largest sizes that it describes; None without a composite in Python."""
-    reference = subject.reference
-    if reference is None or subject.problem:
+    """Time a sample at the largest sizes that it describes; None if it cannot be called."""
+    if subject.problem:
         return None
-    args = next(iter(_larger(subject)))
-    compiled = mx.compile(reference)
-    ours, composite = (_milliseconds(f, args) for f in (subject.function, compiled))
-    return Timing(ours, composite, [a.shape for a in args])
+    args, reference = next(iter(_larger(subject))), subject.reference
+    composite = _milliseconds(mx.compile(reference), args) if reference else None
+    return Timing(_milliseconds(subject.function, args), composite, [a.shape for a in args])
 
 
 def _larger(subject: Subject) -> Iterable[Arrays]:

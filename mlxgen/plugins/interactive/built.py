@@ -30,38 +30,16 @@ from ...package import compat, toolchain
 from ...package.cache import Cache, folder
 from ...package.toolchain import BuildError, Common
 from ...package.uses import Compiled, compiled
-from ...read.packages import find
 from ...read.preprocess import SourceError
 from ...read.settings import Settings
 from ...read.sources import Sources, near
 from ...read.yaml import Document
 from ...render.files import Pieces, package_files, pieces
 from . import module
-from .load import machine
+from .inputs import Inputs
 from .request import Say
 
 TOGETHER = 16  # composites in one source
-
-
-class Inputs(NamedTuple):
-    """The inputs of an operator and of all that it calls."""
-
-    entries: Sequence[str]
-    files: Sequence[str]  # hand-written
-
-    def hash(self, document: Document, base: str) -> str:
-        """Hash their contents."""
-        # An overload of the same name in Python is an input, too.
-        names = {entry.python_name for entry in document.entries if entry.name in self.entries}
-        keys = [entry.key for entry in document.entries if entry.python_name in names]
-        texts = [Path(file).read_bytes() for file in self.files if Path(file).is_file()]
-        return digest(base, keys, self.files, *texts)
-
-
-def base_of(settings: Settings) -> str:
-    """Hash the inputs that all operators of a project share."""
-    used = [found and found.digest for found in map(find, (use.name for use in settings.uses))]
-    return digest(*machine(), settings, used)
 
 
 class Part(NamedTuple):
@@ -165,7 +143,6 @@ class Chosen:
             OSError: If no folder can be written.
         """
         found = module.found_toolchain(say)
-        self.settings = self.settings._replace(mlx=found.mlx_version)
         used = compiled(self.settings, found.mlx_version, diags)
         common = module.obtain_common(found, say, precompile=False)
         emulated = module.obtain_common(found, say, False, emulated=True) if metal else common

@@ -14,9 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import rich_click as click
 
@@ -24,17 +26,17 @@ from ...command import operators
 from ...command.cli import Failure, Names, command, load, require, settings_of, warn
 from ...command.inputs import digest, kernel_files
 from ...command.write import put
-from ...diagnostics import Diagnostics
+from ...diagnostics import Diagnostics, install
 from ...package.cache import folder, private
 from ...package.compat import CompatError
 from ...package.toolchain import BuildError
 from ...read.settings import Settings
+from .inputs import Inputs, base_of
 from .load import progress
 from .request import LoadError
 
 if TYPE_CHECKING:
     from ...read.yaml import Document, Entry
-    from .built import Inputs
 
 PAUSE = 0.3  # seconds between looks at the files
 SHOWN = 3  # failures of an operator
@@ -74,6 +76,13 @@ def test(
         sys.exit(130)
 
 
+class Known(NamedTuple):
+    """The inputs of an operator that was tested, and their hash."""
+
+    inputs: Inputs
+    hash: str
+
+
 @dataclass
 class _Result:
     """The results of an operator's checks."""
@@ -83,7 +92,7 @@ class _Result:
     failures: list[tuple[str, str]] = field(default_factory=list)  # the check, and the message
     seconds: float = 0
     launches: int = 0  # of Metal kernels
-    timing: tuple[float, float, list[list[int]]] | None = None
+    timing: tuple[float, float | None, list[list[int]]] | None = None
 
 
 @dataclass
@@ -94,7 +103,7 @@ class _Run:
     names: Names
     metal: bool
     bench: bool
-    tested: dict[str, str] = field(default_factory=dict)  # inputs of all results, by operator
+    tested: dict[str, Known] = field(default_factory=dict)  # also if checks failed
 
     def watch(self, diags: Diagnostics) -> None:
         """Test again after each edit."""
@@ -121,7 +130,11 @@ class _Run:
 
     def once(self, diags: Diagnostics) -> bool:
         """Run the checks; return false if one failed."""
-        settings = settings_of(diags, self.project)._replace(languages=())
+        settings = settings_of(diags, self.project)
+        settings = settings._replace(languages=(), mlx=operators.installed_mlx())
+        if not all(map(find_spec, ("numpy", "pytest"))):
+            missing = install.pip("numpy", "pytest")
+            raise click.ClickException(f"the generated checks need NumPy and pytest: run {missing}")
         try:
             return self._test(settings, diags)
         except (BuildError, CompatError, LoadError) as error:
@@ -132,36 +145,36 @@ class _Run:
             progress("")
 
     def _test(self, settings: Settings, diags: Diagnostics) -> bool:
-        from .built import Inputs, base_of, chosen
+        from .built import chosen
 
         document, sources = operators.read(settings, diags)
         require(document is not None and diags.ok)
         assert document is not None
         base, green = base_of(settings), _Green(settings, self.metal)
-        known = {name: Inputs(*of[:2]) for name, of in green.known.items()}
-        now = {name: inputs.hash(document, base) for name, inputs in known.items()}
-        passed = {name for name in now if now[name] == green.known[name][2]}
-        unchanged = {name for name, of in self.tested.items() if now.get(name) == of}
+
+        def unchanged(known: Mapping[str, Known]) -> set[str]:
+            return {name for name, of in known.items() if of.inputs.hash(document, base) == of.hash}
+
         entries = self._named(document, settings, diags)
-        if not self.names:
-            entries = [name for name in entries if name not in passed]
-        entries = [name for name in entries if name not in unchanged]
+        done = unchanged(self.tested) | (set() if self.names else unchanged(green.known))
+        entries = [name for name in entries if name not in done]
         if not entries:
             click.echo("nothing changed since the checks passed")
             return True
         if not self.names and not self.tested:
             many = f"{len(entries)} operators" if len(entries) > 1 else entries[0]
             click.echo(f"testing {many}, whose checks have not passed since the last change")
-        before = {called for name in entries if name in known for called in known[name].entries}
-        found = chosen(settings, document, sources, entries, before & document.names())
+        before = [of for name, of in (green.known | self.tested).items() if name in entries]
+        likely = {name for of in before for name in of.inputs.entries} & document.names()
+        found = chosen(settings, document, sources, entries, likely)
         require(diags.ok)
         package = found.build(self.metal, self.bench, progress, diags)
         results = {name: _Result(name) for name in entries}
         self._check(package, results)
         inputs = {name: found.inputs(name) for name in entries}
-        hashes = {name: inputs[name].hash(document, base) for name in entries}
-        self.tested |= hashes
-        green.keep(inputs, hashes, {name for name in entries if not results[name].failures})
+        now = {name: Known(of, of.hash(document, base)) for name, of in inputs.items()}
+        self.tested |= now
+        green.keep(now, {name for name in entries if not results[name].failures})
         progress("")
         warn(diags, "text")
         self._print([results[name] for name in entries])
@@ -238,7 +251,7 @@ class _Run:
         from rich.text import Text
 
         columns = ["operator", "checks", *["launches"] * self.metal, "seconds"]
-        columns += ["ms", "composite ms", "ratio"] if self.bench else []
+        columns += ["shapes", "ms", "composite ms", "ratio"] if self.bench else []
         failed = any(result.failures for result in results)
         table = Table(*columns, *["failures"] * failed)
         for result in results:
@@ -273,9 +286,13 @@ def _add(result: _Result, event: Mapping[str, Any]) -> None:
 
 def _times(result: _Result) -> list[str]:
     if result.timing is None:
-        return ["", "", ""]
-    ours, composite, _ = result.timing
-    return [f"{ours:.3g}", f"{composite:.3g}", f"{composite / ours:.2f}"]
+        return ["", "", "", ""]
+    ours, composite, shapes = result.timing
+    shown = ", ".join(str(tuple(shape)) for shape in shapes)
+    compared = (
+        ["none", ""] if composite is None else [f"{composite:.3g}", f"{composite / ours:.2f}"]
+    )
+    return [shown, f"{ours:.3g}", *compared]
 
 
 def _death(status: int) -> str:
@@ -298,22 +315,21 @@ class _Green:
     def __init__(self, settings: Settings, metal: bool) -> None:
         self.folder = folder() / "green"
         self.name = f"{digest(str(settings.yaml), settings.name, metal)}.json"
-        self.known: dict[str, tuple[list[str], list[str], str]] = {}
-        try:
+        self.known: dict[str, Known] = {}
+        with suppress(OSError, ValueError, TypeError, AttributeError):  # none is known
             found = json.loads((self.folder / self.name).read_text(encoding="utf-8"))
-            self.known = {name: (of[0], of[1], str(of[2])) for name, of in found.items()}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            pass  # none is known
+            self.known = {name: Known(Inputs(*of), key) for name, (of, key) in found.items()}
 
-    def keep(
-        self, inputs: Mapping[str, Inputs], hashes: Mapping[str, str], passed: set[str]
-    ) -> None:
-        """Record results; the inputs of failed checks are kept without their hash."""
-        for name, of in inputs.items():
-            shown = hashes[name] if name in passed else ""
-            self.known[name] = [*of.entries], [*of.files], shown
-        try:
+    def keep(self, now: Mapping[str, Known], passed: set[str]) -> None:
+        """Record the operators whose checks passed.
+
+        Others keep the inputs with which they passed before, in case that an edit is undone.
+        """
+        for name, of in now.items():
+            if name in passed:
+                self.known[name] = of
+            elif name in self.known and self.known[name].hash == of.hash:
+                del self.known[name]
+        with suppress(OSError):  # the next run tests all of them
             private(private(folder()) / "green")
             put(self.folder, {self.name: json.dumps(self.known).encode()})
-        except OSError:
-            pass  # the next run tests all of them
