@@ -26,7 +26,7 @@ CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
 ATEN_SOURCES := aten/pyproject.toml aten/aten.yaml $(shell find aten/csrc aten/kernels aten/python -type f \
   -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test metal aten conformance integrations sanitize arm64 lint format bench accuracy docs site links build clean
+.PHONY: help demo op test metal aten conformance integrations sanitize arm64 lint format bench accuracy docs site links build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -45,6 +45,9 @@ build/demo/.built: .venv/.ready $(SOURCES)
 	  -C mlxgen.select='lgamma digamma polygamma' .
 	@ln -sfn "$$($(BIN)/python -c 'import mlx.core as mx; print(mx.__file__.rpartition("/")[0])')" $(@D)/mlx
 	@touch $@
+
+op: .venv/.ready ## Build operators in the cache and run their checks (OP="a b"; ARGS="--metal --watch --bench")
+	@$(BIN)/mlxgen test $(OP) $(ARGS)
 
 test: .venv/.aten ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": only some tests)
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(PARALLEL)); status=$$?; \

@@ -15,6 +15,7 @@ SLOW = (
     "package/test_package.py",
     "package/test_load.py",
     "package/test_releases.py",
+    "command/test_test.py",
     "c/test_kinds.py",
     "conformance/test_selection.py",
     "programs/test_walk.py",

@@ -92,11 +92,11 @@ def load(
     check_requirements(settings, diags)
     if document is None:
         return [], sources
-    wanted = {e.name or "" for e in document.entries if not _called(e).isdisjoint(only)}
+    wanted = {e.name or "" for e in document.entries if not called(e).isdisjoint(only)}
     return resolve(document, settings, sources, diags, wanted if only else None), sources
 
 
-def _called(entry: Entry) -> set[str]:
+def called(entry: Entry) -> set[str]:
     """Return all names that select an entry on the command line."""
     name = str(entry.python_name)
     tags = [f"tag:{tag}" for tag in entry.words("tags")]
@@ -137,7 +137,7 @@ def select(
 
     if not (include or exclude):
         return list(ops)
-    known = sorted({name for op in ops for name in (op.name, op.python_name)})
+    known = sorted({name for op in ops for name in (op.name, op.python_name, op.path)})
     tags = [f"tag:{tag}" for tag in TAGS]
     called = [
         {op.name, op.python_name, op.path, *(f"tag:{t}" for t in op.entry.tags)} for op in ops

@@ -24,7 +24,7 @@ _launched: Counter[str] = Counter()
 _loaded: list[ctypes.CDLL] = []
 
 
-def _report() -> tuple[Counter[str], list[str]]:
+def report() -> tuple[Counter[str], list[str]]:
     """Return the launches and the errors since the last call."""
     path = os.environ.get("MLXGEN_METAL_LIBRARY")
     if not path:
@@ -74,19 +74,23 @@ class EmulatedFinder(MetaPathFinder):
 def pytest_configure() -> None:
     """Import the emulated package; run its kernels in the CPU's streams, also on a Mac."""
     if library := os.environ.get("MLXGEN_METAL_LIBRARY"):
-        import mlx.core as mx
-
         sys.meta_path.insert(0, EmulatedFinder(Path(library).parents[1]))
+        on_cpu()
 
-        mx.set_default_device(mx.cpu)
-        mx.metal.is_available = lambda: False
+
+def on_cpu() -> None:
+    """Run kernels in the CPU's streams, also on a Mac."""
+    import mlx.core as mx
+
+    mx.set_default_device(mx.cpu)
+    mx.metal.is_available = lambda: False
 
 
 @pytest.fixture(autouse=True)
 def metal_errors() -> Iterator[None]:
     """Fail each test in which a kernel did something invalid."""
     yield
-    launches, errors = _report()
+    launches, errors = report()
     _launched.update(launches)
     if errors:
         shown = "\n".join(dict.fromkeys(errors))
@@ -98,7 +102,7 @@ def metal_launches() -> Callable[[], Counter[str]]:
     """A function that returns how often each kernel was launched since it was last called."""
 
     def launches() -> Counter[str]:
-        found, errors = _report()
+        found, errors = report()
         _launched.update(found)
         assert not errors, errors
         return found

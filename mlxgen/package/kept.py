@@ -14,8 +14,11 @@ import rich_click as click
 from ..command.cli import OPTIONS, Names
 from .cache import Cache, Kept, folder
 
-# Cached by the emulator itself.
-_OTHERS = {"metal": "Metal kernels for the CPU, and MLX for macOS (docs/emulation.md)"}
+# Without a manifest.
+_OTHERS = {
+    "green": "names of operators whose checks have passed (`mlxgen test`)",
+    "metal": "Metal kernels for the CPU, and MLX for macOS (docs/emulation.md)",
+}
 
 
 @click.command("cache")

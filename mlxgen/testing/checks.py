@@ -3,11 +3,49 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 from .crashes import reported_if_endless, reported_if_fatal
 from .report import Failure, Report
+
+if TYPE_CHECKING:
+    from .cases import Subject
+
+
+class Check(NamedTuple):
+    """A generated check of one sample."""
+
+    name: str
+    place: str  # the operator and, after the first, the number of the sample
+    subject: Subject
+    test: Callable[[Subject], None]
+
+    def run(self) -> Failure | None:
+        """Run the check; return None if it passes.
+
+        Raises:
+            pytest.skip.Exception: If there is nothing to check.
+        """
+        try:
+            with reported_if_endless():
+                self.test(self.subject)
+        except Exception as error:
+            return Failure.of(self.place, self.name, error)
+        return None
+
+
+def checks_of(package: ModuleType) -> Iterator[Check]:
+    """Yield the generated checks of a package, the most basic ones first."""
+    module = importlib.import_module(f"{package.__name__}.checks.test_gradients")
+    for name, test in vars(module).items():
+        if name.startswith("test_"):
+            (parametrised,) = test.pytestmark
+            places = parametrised.kwargs["ids"]
+            for subject, place in zip(parametrised.args[1], places, strict=True):
+                yield Check(name.removeprefix("test_"), place, subject, test)
 
 
 def check(package: ModuleType) -> Report:
@@ -24,22 +62,15 @@ def check(package: ModuleType) -> Report:
     """
     import pytest
 
-    module = importlib.import_module(f"{package.__name__}.checks.test_gradients")
     passed = 0
     failures = []
-    with reported_if_fatal(Path(module.__file__ or "").parent):
-        for name, test in vars(module).items():
-            if not name.startswith("test_"):
+    checks = [*checks_of(package)]
+    with reported_if_fatal(Path(package.__path__[0]) / "checks"):
+        for one in checks:
+            try:
+                failure = one.run()
+            except pytest.skip.Exception:
                 continue
-            (parametrised,) = test.pytestmark
-            names = parametrised.kwargs["ids"]
-            for subject, place in zip(parametrised.args[1], names, strict=True):
-                try:
-                    with reported_if_endless():
-                        test(subject)
-                    passed += 1
-                except pytest.skip.Exception:
-                    pass
-                except Exception as error:
-                    failures.append(Failure.of(place, name.removeprefix("test_"), error))
+            passed += failure is None
+            failures += [failure] if failure else []
     return Report(passed, tuple(failures))

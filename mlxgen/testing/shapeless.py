@@ -63,20 +63,44 @@ def named_axes(
     axes: Mapping[str, Sequence[Sequence[str]]],
 ) -> Iterable[Resized]:
     """Return variants in which an axis that the entry names is longer or has size 1, everywhere."""
+    lengths, change = _lengths(args, names, axes)
+    for name, count in lengths.items():
+        for length in {count + 1, 1} - {count}:
+            yield Resized(f"{name} = {length}", change(lengths | {name: length}))
+
+
+def scaled(
+    args: Sequence[mx.array],
+    names: Sequence[str],
+    axes: Mapping[str, Sequence[Sequence[str]]],
+    factor: int,
+) -> Arrays:
+    """Return arrays in which all axes that the entry names are longer by a factor."""
+    lengths, change = _lengths(args, names, axes)
+    return change({name: factor * count for name, count in lengths.items()})
+
+
+def _lengths(
+    args: Sequence[mx.array],
+    names: Sequence[str],
+    axes: Mapping[str, Sequence[Sequence[str]]],
+) -> tuple[dict[str, int], Callable[[Mapping[str, int]], Arrays]]:
+    """Return the sizes of named axes, and a function of other sizes that returns the arrays."""
     terms = [_terms(a, axes.get(name, ())) for a, name in zip(args, names, strict=True)]
     lengths: dict[str, int] = {}
     for a, of in zip(args, terms, strict=True):
         lengths |= {t: n for t, n in zip(of, a.shape, strict=True) if t.isidentifier()}
-    for name, count in lengths.items():
-        for length in {count + 1, 1} - {count}:
-            changed = lengths | {name: length}
-            others = list(args)
-            for i, of in enumerate(terms):
-                for axis, term in enumerate(of):
-                    n = _evaluated(term, changed)
-                    if n is not None and n >= 0 and n != args[i].shape[axis]:
-                        others[i] = resized(others[i], axis, n)
-            yield Resized(f"{name} = {length}", others)
+
+    def change(changed: Mapping[str, int]) -> Arrays:
+        others = list(args)
+        for i, of in enumerate(terms):
+            for axis, term in enumerate(of):
+                n = _evaluated(term, changed)
+                if n is not None and n >= 0 and n != args[i].shape[axis]:
+                    others[i] = resized(others[i], axis, n)
+        return others
+
+    return lengths, change
 
 
 def _terms(a: mx.array, alternatives: Sequence[Sequence[str]]) -> Sequence[str]:

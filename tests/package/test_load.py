@@ -287,13 +287,13 @@ def other_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_first_operator_does_not_wait_for_precompiled_headers(
     other_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module._common(module.compat.find(), load.progress, precompile=True)
-    monkeypatch.setattr(module, "_start_precompile", lambda: pytest.fail("they are there"))
+    module.obtain_common(module.compat.find(), load.progress, precompile=True)
+    monkeypatch.setattr(module, "start_precompile", lambda: pytest.fail("they are there"))
     one = re.sub(r"(?s)- name: twice.*", "", YAML)
     mlxgen.load(one.replace("From", "Between"), cpp=CPP, metal=METAL)
     (other_cache / "precompiled").unlink()
     started = []
-    monkeypatch.setattr(module, "_start_precompile", lambda: started.append(1))
+    monkeypatch.setattr(module, "start_precompile", lambda: started.append(1))
     ops = mlxgen.load(one, cpp=CPP, metal=METAL)
     assert ops.softsign(1.0).item() == 0.5 and started
     assert capsys.readouterr().err == ""  # short steps are for terminals
@@ -310,7 +310,7 @@ def test_headers_are_precompiled_by_another_process(
         (package / "__init__.py").touch()
     (folder / "module.py").write_text("def precompile(): open(__file__ + '.called', 'w')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    process = module._start_precompile.__wrapped__()
+    process = module.start_precompile.__wrapped__()
     assert process.wait(60) == 0
     assert (folder / "module.py.called").exists()
 
@@ -346,7 +346,7 @@ def test_a_cache_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").touch()
     text = YAML.replace("2 * x", "3 * x")
-    common = module._common(module.compat.find(), mlxgen.plugins.interactive.load.progress, False)
+    common = module.obtain_common(module.compat.find(), mlxgen.plugins.interactive.load.progress, False)
     monkeypatch.setattr(module, "_common", lambda found, say, precompile: common)
     monkeypatch.setenv("MLXGEN_CACHE", str(tmp_path / "file"))
     ops = mlxgen.load(text, cpp=CPP, metal=METAL)

@@ -110,13 +110,15 @@ def test_first_operator(home: Path) -> None:
     """The commands of docs/first-operator.md, which add an operator to a new package."""
     page = (ROOT / "docs" / "first-operator.md").read_text(encoding="utf-8")
     (kernel,) = (code for code in blocks(page, "cpp") if code.startswith("// csrc/softsign.h"))
-    new, check, build = blocks(page, "sh")
+    new, check, prove, build = blocks(page, "sh")
     active = ". ../mlx-env/bin/activate\n"
     folder = home / "tutorial"
     folder.mkdir()
     shell(active + new, folder)
     (folder / "my-ops" / "csrc" / "softsign.h").write_text(kernel, encoding="utf-8")
     assert "2 operators, no errors" in shell(f"{active}cd my-ops\n{check}", folder)
+    said = shell(f"{active}cd my-ops\n{prove}", folder)
+    assert re.search(r"softsign +│ 17 passed", said)
     said = shell(f"{active}cd my-ops\n{build}", folder)
     assert re.search(r"\b[1-9]\d passed", said) and "skipped" not in said
 

@@ -116,17 +116,22 @@ def obtain(request: Request, say: Say) -> ModuleType:
 
 def _key(request: Request) -> str:
     """Hash all inputs of a module except the compiler, which may have changed since."""
+    texts = {kind: source.content for kind, source in request.texts.items()}
+    around = _around(request.file) if request.file is not None else ()
+    return digest(*machine(), texts, *around)
+
+
+def machine() -> Sequence[object]:
+    """Return the inputs that all modules share: mlxgen, Python, MLX and the environment."""
     core = compat.core_module()
     if core is None:
         raise LoadError(install.no_mlx())
     stat = core.stat()
-    texts = {kind: source.content for kind, source in request.texts.items()}
-    return digest(
-        *(mlxgen_hash(), texts, sysconfig.get_config_var("EXT_SUFFIX")),
+    return [
+        *(mlxgen_hash(), sysconfig.get_config_var("EXT_SUFFIX")),
         *(str(core), stat.st_size, stat.st_mtime_ns, compat.version("mlx")),
         *(os.environ.get(name) for name in (*ENVIRONMENT, *FROM_ENVIRONMENT)),
-        *(_around(request.file) if request.file is not None else ()),
-    )
+    ]
 
 
 def _around(file: Path) -> Sequence[object]:

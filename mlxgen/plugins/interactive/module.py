@@ -64,8 +64,8 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
         try:
             project = _Project(request, Path(scratch), name)
             project.generate(say)  # reports errors in the entries before anything is compiled
-            found = compat.find(lambda name, release: _fetch(name, release, say))
-            common = _common(found, say, precompile=False)
+            found = found_toolchain(say)
+            common = obtain_common(found, say, precompile=False)
 
             def make(made: Path) -> Iterable[str]:
                 project.package(common, found, made / name, say)
@@ -75,12 +75,12 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
             about = f"{_about(request)}, for MLX {found.mlx_version}"
             try:
                 place = Cache(folder()).obtain(KIND, key, about, make)
-                if common.precompiled == common.headers and common.headers.is_relative_to(folder()):
-                    _start_precompile()
+                if is_unprecompiled(common):
+                    start_precompile()
                 return place
             except OSError as error:
                 print(f"mlxgen: the cache {folder()} is not used: {error}", file=sys.stderr)
-                kept = Path(tempfile.mkdtemp(dir=_local()))
+                kept = Path(tempfile.mkdtemp(dir=local_folder()))
                 make(kept)
                 return kept
         except compat.CompatError as error:
@@ -91,7 +91,7 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
 
 def _fetch(name: str, release: str, say: Say) -> Path:
     say(f"fetching {name} {release}, which matches the installed MLX")
-    return toolchain.fetch(name, release, _local())
+    return toolchain.fetch(name, release, local_folder())
 
 
 # Imports a package in its own process and prints "imported" at the end.
@@ -144,7 +144,7 @@ def _try_import(name: str, package: Path) -> None:
 
 
 @functools.cache
-def _local() -> Path:
+def local_folder() -> Path:
     """Return a folder for this process, for use if the cache is not writable."""
     folder = Path(tempfile.mkdtemp(prefix="mlxgen-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -152,7 +152,7 @@ def _local() -> Path:
 
 
 @functools.cache
-def _start_precompile() -> subprocess.Popen[bytes] | None:
+def start_precompile(emulated: bool = False) -> subprocess.Popen[bytes] | None:
     """Precompile the headers in another process, for the next operators.
 
     Precompiling takes longer than the first operator without it. The process continues when this
@@ -164,7 +164,7 @@ def _start_precompile() -> subprocess.Popen[bytes] | None:
         "import json, sys\n"
         "sys.path[:] = json.loads(sys.argv[1])\n"
         "from mlxgen.plugins.interactive.module import precompile\n"
-        "precompile()\n"
+        f"precompile(emulated={emulated})\n"
     )
     command = [sys.executable, "-c", code, json.dumps(sys.path)]
     nowhere = subprocess.DEVNULL
@@ -175,20 +175,34 @@ def _start_precompile() -> subprocess.Popen[bytes] | None:
     return None
 
 
-def precompile() -> None:
+def is_unprecompiled(common: toolchain.Common) -> bool:
+    """Return whether the cache can keep precompiled headers, but has none."""
+    return common.precompiled == common.headers and common.headers.is_relative_to(folder())
+
+
+def precompile(emulated: bool = False) -> None:
     """Precompile the headers with low priority."""
     os.nice(10)
 
     def say(text: str, once: bool = False) -> None:
         """Show nothing: no user waits."""
 
-    _common(compat.find(lambda name, release: _fetch(name, release, say)), say, precompile=True)
+    obtain_common(found_toolchain(say), say, precompile=True, emulated=emulated)
 
 
-def _common(found: compat.Toolchain, say: Say, precompile: bool) -> toolchain.Common:
+def found_toolchain(say: Say) -> compat.Toolchain:
+    """Return MLX and the nanobind that matches it."""
+    return compat.find(lambda name, release: _fetch(name, release, say))
+
+
+def obtain_common(
+    found: compat.Toolchain, say: Say, precompile: bool, emulated: bool = False
+) -> toolchain.Common:
     """Return the shared toolchain, built if necessary."""
     machine = probe.to_cmake(probe.of_machine(found))
     given = {"CMAKE_BUILD_TYPE": "Release"}
+    if emulated:
+        given["MLXGEN_EMULATE_METAL"] = "ON"
     if os.environ.get("CXX") is None and "CMAKE_TOOLCHAIN_FILE" not in os.environ:
         # Like scikit-build-core, use the compiler that Python was built with.
         usual = (sysconfig.get_config_var("CXX") or "").partition(" ")[0]
@@ -198,7 +212,7 @@ def _common(found: compat.Toolchain, say: Say, precompile: bool) -> toolchain.Co
             given["CMAKE_CXX_FLAGS"] = os.environ.get("CXXFLAGS", "")
     once = functools.partial(say, once=True)
     return toolchain.obtain(
-        found, machine, given, toolchain.tools, _local(), once, precompile=precompile
+        found, machine, given, toolchain.tools, local_folder(), once, precompile=precompile
     )
 
 
@@ -207,6 +221,62 @@ def _about(request: Request) -> str:
         return str(request.file)
     names = re.findall(r"\bname: *(\w+)", request.texts["yaml"].text)
     return ", ".join(names[:5]) + ", ..." * (len(names) > 5)
+
+
+def include_flags(
+    generated: Path, settings: Settings, common: toolchain.Common, used: Iterable[Compiled]
+) -> list[str]:
+    """Return the flags with the include folders of a package."""
+    folders = [
+        *(generated / "include", generated, settings.csrc),
+        common.headers / "mlxgen" / "runtime" / "include",
+        *(one.include for one in used),
+    ]
+    return [f"-I{path}" for path in folders]
+
+
+def link(
+    common: toolchain.Common,
+    found: compat.Toolchain,
+    objects: Iterable[str],
+    used: Iterable[Compiled],
+    made: Path,
+) -> None:
+    """Link the extension of the package in the folder ``made`` from objects and archives."""
+    module = made / f"_ext{sysconfig.get_config_var('EXT_SUFFIX')}"
+    of_used = [one.library for one in used if one.library]
+    libraries = [*of_used, *sorted((found.mlx / "lib").glob("libmlx.*"))[:1]]
+    toolchain.run(
+        [
+            *(*common.link, "-o", str(module), *objects),
+            *map(str, libraries),
+            f"-Wl,-rpath,{found.mlx_core.parent / 'lib'}",
+            *(f"-Wl,-rpath,{library.parent}" for library in of_used),
+        ]
+    )
+    compat.compare(found.mlx_core, module)
+
+
+def complete(
+    made: Path,
+    settings: Settings,
+    common: toolchain.Common,
+    found: compat.Toolchain,
+    used: Iterable[Compiled],
+) -> None:
+    """Write the Python files of a package that the generator does not write."""
+    info = {
+        "VERSION": settings.version,
+        "MLX_VERSION": found.mlx_version,
+        "NANOBIND_VERSION": found.nanobind_version,
+        "METAL": "-D_METAL_" in common.ops,
+        "USES": {one.name: one.version for one in used},
+    }
+    lines = "".join(f"{key} = {value!r}\n" for key, value in info.items())
+    (made / "_build_info.py").write_text(lines, encoding="utf-8")
+    shutil.copy(CMAKE / "package" / "_load.py", made)
+    text = '"""Operators, built by mlxgen."""\n\nfrom ._load import *\n'
+    (made / "__init__.py").write_text(text, encoding="utf-8")
 
 
 class _Project:
@@ -261,32 +331,16 @@ class _Project:
         """Compile the package in the folder ``made``."""
         shutil.copytree(self.generated / "python", made)
         self._compile(common, found, made, say)
-        info = {
-            "VERSION": self.settings.version,
-            "MLX_VERSION": found.mlx_version,
-            "NANOBIND_VERSION": found.nanobind_version,
-            "METAL": "-D_METAL_" in common.ops,
-            "USES": {one.name: one.version for one in self.used},
-        }
-        lines = "".join(f"{key} = {value!r}\n" for key, value in info.items())
-        (made / "_build_info.py").write_text(lines, encoding="utf-8")
-        shutil.copy(CMAKE / "package" / "_load.py", made)
-        text = '"""Operators, built by mlxgen.load."""\n\nfrom ._load import *\n'
-        (made / "__init__.py").write_text(text, encoding="utf-8")
+        complete(made, self.settings, common, found, self.used)
         if len(self.diags):
             (made.parent / "warnings.txt").write_text(self.shown().render_text(), encoding="utf-8")
 
     def _compile(
         self, common: toolchain.Common, found: compat.Toolchain, made: Path, say: Say
     ) -> None:
-        includes = [
-            *(self.generated / "include", self.generated, self.settings.csrc),
-            common.headers / "mlxgen" / "runtime" / "include",
-            *(one.include for one in self.used),
-        ]
+        every = include_flags(self.generated, self.settings, common, self.used)
         if self.request.file is not None:  # its own C++ includes headers by the original name
             (self.generated / "include" / self.original.name).symlink_to(self.settings.name)
-        every = [f"-I{path}" for path in includes]
         source = self.generated / "src"
         # For a few operators, one file with the bindings and all other small parts.
         ext = self.generated / "ext.cpp"
@@ -314,20 +368,8 @@ class _Project:
         except BuildError as error:
             self._refused(str(error))
             raise
-        suffix = sysconfig.get_config_var("EXT_SUFFIX")
-        module = made / f"_ext{suffix}"
-        used = [one.library for one in self.used if one.library]
-        libraries = [*used, *sorted((found.mlx / "lib").glob("libmlx.*"))[:1]]
         archives = [common.runtime, *([common.nanobind] if common.nanobind else [])]
-        toolchain.run(
-            [
-                *(*common.link, "-o", str(module), *objects),
-                *map(str, [*archives, *libraries]),
-                f"-Wl,-rpath,{found.mlx_core.parent / 'lib'}",
-                *(f"-Wl,-rpath,{library.parent}" for library in used),
-            ]
-        )
-        compat.compare(found.mlx_core, module)
+        link(common, found, [*objects, *map(str, archives)], self.used, made)
 
     # -------------------------------------------------------------------------- errors
 
@@ -374,7 +416,7 @@ class _Project:
 
     def _refused(self, said: str) -> None:
         """Report the compiler's errors in the functions, if the output contains any."""
-        for error in _errors(said, self._is_own):
+        for error in compiler_errors(said, self._is_own):
             notes = tuple(map(self._named, error.notes))
             self.diags.error("MG814", self._named(error.message), error.span, notes=notes)
         if not self.diags.ok:
@@ -385,7 +427,7 @@ class _Project:
         return str(path) in self.sources or path.is_relative_to(self.settings.csrc)
 
 
-def _errors(said: str, is_own: Callable[[str], bool]) -> Iterator[Diagnostic]:
+def compiler_errors(said: str, is_own: Callable[[str], bool]) -> Iterator[Diagnostic]:
     """Yield the compiler's errors in the user's files, and errors elsewhere that they cause."""
     led: Span | None = None
     types = ""

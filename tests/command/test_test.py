@@ -1,0 +1,227 @@
+"""`mlxgen test`: its table, the operators that it chooses, and what ends it.
+
+The tests share the project, so that its operators are compiled once: the first test builds all of
+them, and each later one what it edits.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import builds
+import pytest
+from click.testing import CliRunner, Result
+
+from mlxgen.__main__ import cli
+
+PROJECT = """
+[project]
+name = "proved"
+version = "1"
+[tool.mlxgen]
+name = "proved"
+"""
+YAML = """
+- name: soft
+  signature: "soft(array x) -> array"
+  dispatch: {cpu: soft, metal: soft}
+  composite: x / (1 + abs(x))
+  grad: {x: grad / square(1 + abs(x))}
+- name: cube
+  signature: "cube(array x) -> array"
+  dispatch: {cpu: cube}
+  composite: cubed(x)
+  grad: {x: 3 * square(x) * grad}
+- name: cubed
+  signature: "cubed(array x) -> array"
+  composite: x * x * x
+  tags: [internal]
+- name: plus_one
+  signature: "plus_one(array x) -> array"
+  composite: x + 1
+"""
+FILES = {
+    "pyproject.toml": PROJECT,
+    "mlx_ops.yaml": YAML,
+    "python/proved/__init__.py": "",
+    "csrc/soft.h": """#pragma once
+#include "mlxgen/scalar.h"
+namespace proved::cpu {
+template <typename T> T soft(T x) { return x / (1 + mlxgen::math::fabs(x)); }
+} // namespace proved::cpu
+""",
+    "csrc/cube.h": """#pragma once
+#include <cstdlib>
+namespace proved::cpu {
+template <typename T> T cube(T x) { return x * x * x; }
+} // namespace proved::cpu
+""",
+    "kernels/metal/soft.metal": """#include <metal_stdlib>
+template <typename T> T soft(T x) { return x / (1 + metal::fabs(x)); }
+""",
+}
+
+
+class Project:
+    """A project whose files are restored after each test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def restore(self) -> None:
+        for name, text in FILES.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists() or path.read_text() != text:
+                path.write_text(text)
+
+    def edit(self, name: str, before: str, after: str) -> None:
+        path = self.folder / name
+        assert before in path.read_text()
+        path.write_text(path.read_text().replace(before, after))
+
+    def test(self, *arguments: str, status: int = 0) -> str:
+        found: Result = CliRunner().invoke(
+            cli, ["test", "--project", str(self.folder), *arguments], catch_exceptions=True
+        )
+        assert found.exit_code == status, found.output
+        return found.output
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Return the first line of each row of the table, by operator."""
+    found = re.findall(r"^│ (\S.*?) *│(.*)│$", text, re.MULTILINE)
+    return {name: [cell.strip() for cell in cells.split("│")] for name, cells in found}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("proved")
+
+
+@pytest.fixture
+def project(folder: Path) -> Iterator[Project]:
+    made = Project(folder)
+    made.restore()
+    yield made
+    made.restore()
+
+
+def test_only_changed_operators(project: Project) -> None:
+    """Without names: all at first, then those that an edit of an entry or of a kernel concerns."""
+    text = project.test()
+    assert rows(text).keys() == {"soft", "cube", "plus_one"}
+    assert all(re.fullmatch(r"\d+ passed", cells[0]) for cells in rows(text).values())
+    assert "nothing changed" in project.test()
+
+    project.edit("mlx_ops.yaml", "grad: {x: grad /", "grad: {x: 2 * grad /")
+    text = project.test(status=1)
+    assert rows(text).keys() == {"soft"}
+    assert re.fullmatch(r"\d+ of \d+ failed", rows(text)["soft"][0])
+    assert re.search(r"vjp of 'x': .* x\[\d, \d\] = \S+ is \S+, but \S+ by finite", text), text
+    assert rows(project.test(status=1)).keys() == {"soft"}  # it still fails
+    project.restore()
+    assert "nothing changed" in project.test()
+
+    project.edit("csrc/cube.h", "#pragma once", "#pragma once // of a volume")
+    assert rows(project.test()).keys() == {"cube"}
+    project.edit("mlx_ops.yaml", "composite: x * x * x", "composite: square(x) * x")
+    assert rows(project.test()).keys() == {"cube"}  # it calls the entry
+
+
+def test_crash(project: Project) -> None:
+    """The check in which a kernel ends the process is named; the other operators go on."""
+    project.edit("csrc/cube.h", "{ return x", "{ if (x > 0) std::abort(); return x")
+    text = project.test("cube", "plus_one", status=1)
+    assert re.search(r"sample of cube: the process ended with SIGABRT", text), text
+    assert re.fullmatch(r"\d+ passed", rows(text)["plus_one"][0])
+    assert rows(text).keys() == {"cube", "plus_one"}
+
+
+def test_metal(project: Project) -> None:
+    """The same checks find an error in a Metal kernel, which the CPU does not run."""
+    project.edit("kernels/metal/soft.metal", "(1 + metal", "(2 + metal")
+    assert "passed" in project.test("soft")
+    text = project.test("soft", "--metal", status=1)
+    assert re.search(r"\d+ of \d+ failed", rows(text)["soft"][0])
+    assert int(rows(text)["soft"][1]) > 0  # launches
+    assert "on Metal" in text or "by the composite" in text
+
+
+def test_bench(project: Project) -> None:
+    shape, ours, composite, ratio = rows(project.test("plus_one", "--bench"))["plus_one"][2:]
+    assert shape.startswith("(3, ") and float(ours) > 0
+    assert float(composite) / float(ours) == pytest.approx(float(ratio), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["sofd"], 1, r"MG606.*'sofd' \(did you mean 'soft'\?\)"),
+        (["cubed"], 1, r"cubed is internal and has no checks: .* such as cube"),
+        (["soft", "--metal", "--bench"], 2, "omit --metal"),
+    ],
+)
+def test_mistakes(project: Project, arguments: list[str], status: int, said: str) -> None:
+    text = re.sub(r"[│\s]+", " ", project.test(*arguments, status=status))
+    assert re.search(said, text), text
+
+
+def test_errors_in_kernels(project: Project) -> None:
+    """Errors in an entry and of the compiler are at their places, without a traceback."""
+    project.edit("mlx_ops.yaml", "grad: {x: grad /", "grad: {x: gard /")
+    assert "mlx_ops.yaml:6:13: error[MG303]" in project.test("soft", status=1)
+    project.restore()
+    project.edit("csrc/cube.h", "return x * x", "return y * x")
+    text = project.test("cube", status=1)
+    assert re.search(r"cube\.h:4:\d+: error\[MG814\]: .*'y'", text), text
+
+
+def test_no_compiler(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    text = re.sub(r"[│\s]+", " ", project.test("soft", status=1))
+    assert "cannot be tested: no C++ compiler, which CXX names" in text
+
+
+def test_watch_and_interrupt(project: Project, tmp_path: Path) -> None:
+    """Each edit tests what it concerns. Ctrl-C ends the command and leaves no files."""
+    line = [sys.executable, "-u", "-m", "mlxgen", "test", "soft", "plus_one", "--watch"]
+    environment = builds.environment() | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        line,
+        cwd=project.folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout
+
+        def until_waiting() -> str:
+            lines = []
+            for text in process.stdout or ():
+                lines.append(text)
+                if text.startswith("waiting"):
+                    return "".join(lines)
+            pytest.fail("".join(lines))
+
+        assert rows(until_waiting()).keys() == {"soft", "plus_one"}
+        project.edit("mlx_ops.yaml", "composite: x + 1", "composite: 1 + x")
+        assert rows(until_waiting()).keys() == {"plus_one"}
+        project.edit("csrc/soft.h", "(1 + mlx", "(3 + mlx")
+        assert "failed" in rows(until_waiting())["soft"][0]
+        project.edit("csrc/soft.h", "(3 + mlx", "(4 + mlx")
+        time.sleep(1.5)  # it reads or compiles
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait() == 130, rest
+    assert "Traceback" not in rest and "interrupted" in rest
+    assert not list(tmp_path.glob("mlxgen-*"))
