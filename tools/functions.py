@@ -1,9 +1,9 @@
-"""The schema of the table of functions; tools/functions.txt explains the terms."""
+"""The models of the tables of functions: functions.yaml, which explains the terms, and the JSON."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -85,23 +85,14 @@ Signature = list[Parameter]
 Operation = tuple[list[Slot], Result, str, str]
 
 
-def is_overload(text: str) -> str:
-    """Check an overload, ``sum(a:array, axis:ints)``, with valid slots."""
-    match = re.fullmatch(r"[\w:]+\((.+)\)", text)
-    for slot in match[1].split(", ") if match else [""]:
-        if slot.startswith("="):
-            continue
-        parts = re.fullmatch(r"\w+(?:\.[01])?:(?:(\w+?)(?:@\w+)?\??|'\w+'|)", slot)
-        if not parts or parts[1] not in (None, *get_args(Slot)):
-            raise ValueError(f"{slot!r} is not a slot")
-    return text
-
-
 def is_degree(text: str) -> str:
     """Check a degree: a word, or sums and products of parameters."""
     if not re.fullmatch(r"\w+([*+]\w+)*", text):
         raise ValueError(f"{text!r} is not a degree")
     return text
+
+
+ResultOfCpp = Literal["array", "arrays", "tuple", "flags", "bool"]
 
 
 class Strict(BaseModel):
@@ -120,12 +111,29 @@ class Effect(Strict):
     repeats: bool = False
 
 
+class Overload(Strict):
+    """A C++ overload; its slots are the fields of ``mlxgen.formula.mlx.Slot`` in order."""
+
+    cpp: str = Field(pattern=r"^(mx|mlxgen)::[\w:]+$")
+    slots: list[
+        tuple[str, Slot]
+        | tuple[str, Slot, bool]
+        | tuple[str, Slot | Literal[""], bool, str]
+        | tuple[str, Slot, bool, str, Literal[0, 1]]
+        | tuple[str, Slot, bool, str, None, str]
+        | tuple[str, Slot, bool, str, None, str, str]
+        | tuple[str, Literal[""]]
+    ]
+
+
 class FromMLX(Strict):
     """The facts about a function that MLX determines."""
 
     signatures: list[Signature] = []
-    result: str | None = Field(None, pattern=r"^((array|arrays|tuple|flags)(:[1-9])?|bool)!?$")
-    overloads: list[Annotated[str, AfterValidator(is_overload)]] = []
+    result: ResultOfCpp | None = None
+    count: int | None = None
+    stream: bool = True
+    overloads: list[Overload] = []
     method: Signature | None = None
 
 
@@ -139,6 +147,80 @@ class Record(FromMLX):
     omitted: str | None = None
 
 
+class WrittenEffect(Effect):
+    """The effect of functions."""
+
+    of: list[str]
+    wrapped: bool = False
+
+
+class WrittenOperation(Strict):
+    """An operation of functions, operators, attributes or names."""
+
+    of: list[str]
+    takes: list[Slot]
+    gives: Result
+    cpp: str
+
+
+class WrittenCall(Strict):
+    """The parameters of functions with operations."""
+
+    of: list[str]
+    kind: Literal["mlx", "python", "loop"]
+    signatures: list[str]
+
+
+class WrittenSlot(Strict):
+    """The argument of a parameter in C++, if more than its slot is to be said."""
+
+    slot: Slot
+    optional: bool = Field(False, description="It also accepts None.")
+    item: Literal[0, 1] | None = Field(None, description="Which item of a pair of lists.")
+    like: str = Field("", description="The parameter whose dtype a number has.")
+    only: str = Field("", description="The only string that it accepts.")
+
+
+class WrittenOverload(Strict):
+    """A C++ function and the arguments of its parameters."""
+
+    cpp: str = Field(description="In the namespace mx, unless it has mlxgen::.")
+    takes: list[
+        Annotated[str, Field(description="C++ text.")]
+        | Annotated[dict[str, Slot | WrittenSlot | None], Field(min_length=1, max_length=1)]
+    ]
+
+
+class WrittenOverloads(Strict):
+    """The C++ functions for a function."""
+
+    result: ResultOfCpp
+    count: int | None = Field(None, description="The number of arrays, or of those for a flag.")
+    stream: bool = Field(True, description="The C++ function takes a stream.")
+    overloads: list[WrittenOverload]
+
+
+class WrittenSignatures(Strict):
+    """The parameters of functions in the headers."""
+
+    of: list[str]
+    signatures: list[str]
+
+
+class Written(Strict):
+    """The hand-written table, functions.yaml."""
+
+    effects: list[WrittenEffect]
+    operations: list[WrittenOperation]
+    calls: list[WrittenCall]
+    signatures: dict[str, list[str]]
+    overloads: dict[str, WrittenOverloads]
+    cpp_names: dict[str, str]
+    cpp_only: list[WrittenSignatures]
+    strings: dict[str, list[str]]
+    omitted: dict[str, list[str]]
+
+
 class Older(Strict):
     """The differences of an older release from the next newer one."""
 
@@ -147,9 +229,8 @@ class Older(Strict):
 
 
 class Functions(Strict):
-    """The whole table."""
+    """The whole table, as mlxgen reads it."""
 
-    format: list[str]
     mlx: str
     functions: dict[str, Record]
     aliases: dict[str, str]

@@ -1,7 +1,7 @@
 """Writes the table of functions, mlxgen/formula/data/functions.json.
 
-The table combines facts from MLX's releases with hand-written ones from tools/functions.txt, whose
-first lines explain all of them. ``python -m tools.mlx_releases`` downloads the releases, and
+The table combines facts from MLX's releases with hand-written ones from tools/functions.yaml,
+which explains them. ``python -m tools.mlx_releases`` downloads the releases, and
 compares or stores the table. It contains the newest release and, for each older one, the
 differences from the next newer one. ``python -m tools.mlx_table`` updates only the hand-written
 part of the stored table.
@@ -15,89 +15,54 @@ from __future__ import annotations
 
 import ast
 import itertools
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple
 
-from mlxgen.formula.mlx import PARTS, TABLE, PythonParam, Trace, stored
+from mlxgen.formula.mlx import PARTS, TABLE, PythonParam, Slot, stored
 from mlxgen.plugins.importers import stubs
 
-from .functions import Functions
+from .functions import Functions, Written, WrittenSlot
+from .tables import as_json, read
 
 HEADERS = ("ops.h", "einsum.h", "linalg.h", "fft.h", "random.h", "fast.h")
-WRITTEN = Path(__file__).with_name("functions.txt")
-FROM_MLX = ("signatures", "result", "overloads", "method")  # keys of a record from MLX
-
-
-def rows(table: Path, sign: str) -> list[list[str]]:
-    """Return the lines of a table without comments, split at a separator."""
-    lines = table.read_text(encoding="utf-8").splitlines()
-    return [
-        [part.strip() for part in line.split(sign)] for line in lines if line and line[0] != "#"
-    ]
-
-
-def section(name: str) -> list[list[str]]:
-    """Return the rows of a section of the hand-written table."""
-    return _sections()[name]
-
-
-@cache
-def _sections() -> dict[str, list[list[str]]]:
-    found: dict[str, list[list[str]]] = {}
-    row: list[str] = []
-    for parts in rows(WRITTEN, " : "):
-        if parts[0].startswith("["):
-            found[parts[0][1:-1]] = listed = []
-        else:  # a row without names continues the names of the previous row
-            row = parts if parts[0] else [a or b for a, b in zip(parts, row, strict=True)]
-            listed.append(row)
-    return found
-
-
-def _by_name(name: str) -> dict[str, list[list[str]]]:
-    """Return the rows of a section, without the name, by name."""
-    found: dict[str, list[list[str]]] = {}
-    for names, *rest in section(name):
-        for each in names.split():
-            found.setdefault(each, []).append(rest)
-    return found
+WRITTEN: Written = read(Path(__file__).with_name("functions.yaml"), Written)
+WRAPPED = {name for effect in WRITTEN.effects if effect.wrapped for name in effect.of}
+OMITTED = {name: reason for reason, names in WRITTEN.omitted.items() for name in names}
+# The keys of a record from MLX.
+FROM_MLX = ("signatures", "result", "count", "stream", "overloads", "method")
 
 
 def written() -> dict[str, dict[str, Any]]:
     """Return the hand-written parts of the records."""
-    found: dict[str, dict[str, Any]] = {name: {} for name in _by_name("operations")}
-    for name, lines in _by_name("effects").items():
-        (text,) = lines
-        rank, dtype, degree, *more = text[0].split()
-        trace = next((word for word in more if word in get_args(Trace)), "-")
-        words = {"rank": rank, "dtype": dtype, "degree": degree, "shapeless": trace}
-        effect: dict[str, Any] = {key: word for key, word in words.items() if word != "-"}
-        if "repeats" in more:
-            effect["repeats"] = True
-        if unknown := {*more} - {trace, "repeats", "wrapped"}:
-            raise ValueError(f"{name} has {unknown}")
-        found.setdefault(name, {})["effect"] = effect
-    for name, lines in _by_name("operations").items():
-        found[name]["operations"] = [_operation(name, *line) for line in lines]
-    for name, lines in _by_name("calls").items():
-        key = "signatures" if lines[0][0] == "mlx" else lines[0][0]
-        found.setdefault(name, {})[key] = [
-            [_pack(param) for param in _parsed(text, "")] for _, text in lines
-        ]
-    for name, (reason,) in _by_name("omitted").items():
-        found.setdefault(name, {})["omitted"] = reason[0]
+    found: dict[str, dict[str, Any]] = {name: {} for row in WRITTEN.operations for name in row.of}
+
+    def record(name: str) -> dict[str, Any]:
+        return found.setdefault(name, {})
+
+    for effect in WRITTEN.effects:
+        words = effect.model_dump(exclude={"of", "wrapped"}, exclude_defaults=True)
+        for name in effect.of:
+            if record(name):
+                raise ValueError(f"{name} has two effects")
+            record(name)["effect"] = words
+    for row in WRITTEN.operations:
+        for name in row.of:
+            cpp = row.cpp.replace("{name}", name)
+            called = re.match(r"(?:mx|mlxgen)::(\w+)\(.*\{s\}", cpp)  # MLX's have a stream
+            operation = [row.takes, row.gives, cpp, called[1] if called else ""]
+            record(name).setdefault("operations", []).append(operation)
+    for call in WRITTEN.calls:
+        for name in call.of:
+            key = "signatures" if call.kind == "mlx" else call.kind
+            record(name)[key] = [
+                [_pack(param) for param in _parsed(text, "")] for text in call.signatures
+            ]
+    for name, reason in OMITTED.items():
+        record(name)["omitted"] = reason
     return found
-
-
-def _operation(name: str, takes: str, gives: str, cpp: str) -> list[Any]:
-    text = cpp.replace("{name}", name)
-    called = re.match(r"(?:mx|mlxgen)::(\w+)\(.*\{s\}", text)  # functions with a stream are MLX's
-    return [takes.split(), gives, text, called[1] if called else ""]
 
 
 def derive(root: Path) -> dict[str, Any]:
@@ -107,23 +72,25 @@ def derive(root: Path) -> dict[str, Any]:
     hand-written, unless the function is omitted.
     """
     overloads = _overloads(root / "include" / "mlx")
-    omitted, special = _by_name("omitted"), _by_name("overloads")
-    operations = {name for name, (call, *_) in _by_name("calls").items() if call[0] == "mlx"}
+    operations = {name for call in WRITTEN.calls if call.kind == "mlx" for name in call.of}
     functions: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
     found = stubs.read(root)
     for name, function in found.functions.items():
         node = function.overloads[0]
-        if name in omitted or name in operations:
+        if name in OMITTED or name in operations:
             continue
-        if not _gives_arrays(node) and name not in special:
+        if not _gives_arrays(node) and name not in WRITTEN.overloads:
             continue
         try:
             functions[name] = _derive_function(name, node, overloads)
         except ValueError as error:
             problems.append(f"{name}: {error}")
-    for name, signatures in _by_name("C++ only").items():
-        _add_from_headers(functions, name, [_parsed(text) for (text,) in signatures], overloads)
+    for row in WRITTEN.cpp_only:
+        for name in row.of:
+            _add_from_headers(
+                functions, name, [_parsed(text) for text in row.signatures], overloads
+            )
     if "astype" not in functions:  # only a method until 0.31.2
         functions["astype"] = _written_function("astype", _written_signatures("astype"))
     if problems:
@@ -163,28 +130,27 @@ def _methods(nodes: Sequence[ast.FunctionDef]) -> dict[str, Any]:
     return found
 
 
-def _derive_function(
-    name: str, node: ast.FunctionDef, overloads: Mapping[str, list[tuple[str, list[_CppParam]]]]
-) -> dict[str, Any]:
+def _derive_function(name: str, node: ast.FunctionDef, overloads: _Overloads) -> dict[str, Any]:
     signatures = _written_signatures(name) or [_params(node.args)]
-    if name in _by_name("overloads"):
+    if name in WRITTEN.overloads:
         return _written_function(name, signatures)
-    cpp = dict(section("C++ names")).get(name, name.replace(".", "::"))
+    cpp = WRITTEN.cpp_names.get(name, name.replace(".", "::"))
     if cpp not in overloads:
         raise ValueError(f"no function {cpp} in the headers")
-    found, results = [], set()
+    found, results = [], set[CppResult]()
     for returned, cpp_params in overloads[cpp]:
         overload = _align(cpp, signatures[0], cpp_params)
         if overload is not None and overload not in found:
             found.append(overload)
-            results.add(returned + ("" if any(p.type == "stream" for p in cpp_params) else "!"))
+            stream = any(p.type == "stream" for p in cpp_params)
+            results.add(returned._replace(stream=stream))
     if len(results) != 1:
-        raise ValueError(f"{len(found)} overloads with results {sorted(results)}")
+        raise ValueError(f"{len(found)} overloads with {len(results)} results")
     result = results.pop()
     stub = ast.unparse(node.returns) if node.returns else ""
     exact = re.fullmatch(r"tuple\[((?:array, )*array)\]", stub.replace("mlx.core.", ""))
-    if exact and name != "quantize" and ":" not in result:
-        result = f"{result}:{exact[1].count('array')}"
+    if exact and name != "quantize" and result.number is None:
+        result = result._replace(number=exact[1].count("array"))
     return _function(name, signatures, result, _settle(found))
 
 
@@ -192,16 +158,16 @@ def _add_from_headers(
     functions: dict[str, dict[str, Any]],
     name: str,
     signatures: Sequence[list[PythonParam]],
-    overloads: Mapping[str, list[tuple[str, list[_CppParam]]]],
+    overloads: _Overloads,
 ) -> None:
     """Add a function that Python lacks, or further signatures of one, if the headers have it."""
-    cpp, found = name.replace(".", "::"), list[str]()
+    cpp, found = name.replace(".", "::"), list[CppOverload]()
     for params in signatures:
         aligned = [_align(cpp, params, cpp_params) for _, cpp_params in overloads.get(cpp, ())]
         found += [overload for overload in aligned if overload and overload not in found]
     if found:
         known = functions.get(name)
-        new = _function(name, [*signatures], "array", found)
+        new = _function(name, [*signatures], CppResult("array"), found)
         if known is not None:
             for part in ("signatures", "overloads"):
                 new[part] = [*known[part], *(item for item in new[part] if item not in known[part])]
@@ -210,41 +176,75 @@ def _add_from_headers(
 
 def _written_signatures(name: str) -> list[list[PythonParam]]:
     """Return the hand-written signatures of a function, if any."""
-    return [_parsed(text) for (text,) in _by_name("signatures").get(name, ())]
+    return [_parsed(text) for text in WRITTEN.signatures.get(name, ())]
 
 
 def _written_function(name: str, signatures: list[list[PythonParam]]) -> dict[str, Any]:
     """Return a function with hand-written overloads, without parameters that a release lacks."""
     names = {param.name for params in signatures for param in params}
-    listed = _by_name("overloads")[name]
-    return _function(
-        name, signatures, listed[0][0], [_of_release(text, names) for _, text in listed]
-    )
+    row = WRITTEN.overloads[name]
+    overloads = []
+    for overload in row.overloads:
+        slots = [slot for written in overload.takes for slot in _written_slots(written)]
+        own = [slot for slot in slots if slot.param in ("", *names)]
+        overloads.append(CppOverload(overload.cpp, own))
+    return _function(name, signatures, CppResult(row.result, row.count, row.stream), overloads)
+
+
+def _written_slots(written: str | Mapping[str, str | WrittenSlot | None]) -> Iterator[Slot]:
+    if isinstance(written, str):
+        yield Slot("", "", text=written)
+        return
+    for param, slot in written.items():
+        if isinstance(slot, WrittenSlot):
+            more = slot.model_dump(exclude={"slot"})
+            yield Slot(param, slot.slot, **more)
+        else:
+            yield Slot(param, slot or "")
+
+
+class CppOverload(NamedTuple):
+    """A C++ function, in the namespace mx unless it has mlxgen::, and its slots."""
+
+    cpp: str
+    slots: list[Slot]
 
 
 def _function(
-    name: str, signatures: list[list[PythonParam]], result: str, overloads: list[str]
+    name: str, signatures: list[list[PythonParam]], result: CppResult, overloads: list[CppOverload]
 ) -> dict[str, Any]:
-    if any(name in names.split() and "wrapped" in words for names, words in section("effects")):
-        overloads = [f"mlxgen::{overload}" for overload in overloads]
+    stored = []
+    for cpp, slots in overloads:
+        space = "mlxgen" if name in WRAPPED else "mx"
+        cpp = cpp if cpp.startswith("mlxgen::") else f"{space}::{cpp}"
+        stored.append({"cpp": cpp, "slots": [_pack_slot(slot) for slot in slots]})
     packed = [[_pack(param) for param in params] for params in signatures]
-    return {"signatures": packed, "result": result, "overloads": overloads}
+    found: dict[str, Any] = {"signatures": packed, "result": result.kind}
+    if result.number is not None:
+        found["count"] = result.number
+    if not result.stream:
+        found["stream"] = False
+    return {**found, "overloads": stored}
 
 
-def _of_release(overload: str, names: set[str]) -> str:
-    """Return an overload without the parameters that an older release lacks."""
-    head, _, rest = overload.partition("(")
-    slots = rest[:-1].split(", ")
-    own = [s for s in slots if s[0] in "='" or s.partition(":")[0].partition(".")[0] in names]
-    return f"{head}({', '.join(own)})"
+def _pack_slot(slot: Slot) -> list[Any]:
+    """Return the fields of a slot up to the last one that is not the default."""
+    default = Slot("", "")
+    last = max(1, *(i for i, value in enumerate(slot) if value != default[i]))
+    return [*slot][: last + 1]
 
 
-def _settle(overloads: list[str]) -> list[str]:
+def _settle(overloads: list[CppOverload]) -> list[CppOverload]:
     """Sort shorter ones first; an int may replace a list only if no overload takes an int."""
-    for param in set(re.findall(r"(\w+):int\b", " ".join(overloads))):
-        overloads = [re.sub(rf"\b{param}:(ints|shape)1", rf"{param}:\1", o) for o in overloads]
-    overloads = [o.replace(":weak", ":value") if o.count(":weak") == 1 else o for o in overloads]
-    return sorted(overloads, key=lambda o: o.count(":"))
+    ints = {slot.param for _, slots in overloads for slot in slots if slot.type == "int"}
+    settled = []
+    for cpp, slots in overloads:
+        types = {"weak": "value"} if [slot.type for slot in slots].count("weak") == 1 else {}
+        beside_int = {**types, "ints1": "ints", "shape1": "shape"}
+        new = [(beside_int if slot.param in ints else types).get(slot.type) for slot in slots]
+        found = [slot._replace(type=t or slot.type) for slot, t in zip(slots, new, strict=True)]
+        settled.append(CppOverload(cpp, found))
+    return sorted(settled, key=lambda overload: len(overload.slots))
 
 
 def _parsed(text: str, untyped: str = "array") -> list[PythonParam]:
@@ -261,10 +261,9 @@ def _pack(param: PythonParam) -> list[str | None]:
 
 def _params(args: ast.arguments, untyped: str = "array") -> list[PythonParam]:
     """Return the parameters of a stub, with the strings that the stubs lack."""
-    strings = dict(section("strings"))  # from the documentation
     return [
-        param._replace(annotation=f"Literal{strings[param.name].split()!r}")
-        if param.annotation == "str" and param.name in strings
+        param._replace(annotation=f"Literal{WRITTEN.strings[param.name]!r}")
+        if param.annotation == "str" and param.name in WRITTEN.strings
         else param
         for param in stubs.parameters(args, untyped)
     ]
@@ -302,17 +301,30 @@ CPP_TYPES = {
     "FFTNorm": "fftnorm",
     "StreamOrDevice": "stream",
 }
+
+
+class CppResult(NamedTuple):
+    """The result of a C++ function: its kind, the number of arrays, and if it has a stream."""
+
+    kind: str
+    number: int | None = None
+    stream: bool = True
+
+
 CPP_RESULTS = {
-    "array": "array",
-    "std::vector<array>": "arrays",
-    "std::pair<array, array>": "tuple:2",
-    "std::tuple<array, array>": "tuple:2",
+    "array": CppResult("array"),
+    "std::vector<array>": CppResult("arrays"),
+    "std::pair<array, array>": CppResult("tuple", 2),
+    "std::tuple<array, array>": CppResult("tuple", 2),
 }
 
 
-def _overloads(include: Path) -> dict[str, list[tuple[str, list[_CppParam]]]]:
+_Overloads = dict[str, list[tuple[CppResult, list[_CppParam]]]]
+
+
+def _overloads(include: Path) -> _Overloads:
     """Return the result and parameters of each overload in MLX's headers, by its C++ name."""
-    found: dict[str, list[tuple[str, list[_CppParam]]]] = {}
+    found: _Overloads = {}
     results = "|".join(re.escape(r) for r in CPP_RESULTS)
     head = re.compile(rf"(?:^|[;}}])\s*(?:MLX_API|inline)\s+({results})\s+(\w+)\s*\(")
     for header in HEADERS:
@@ -402,8 +414,10 @@ _ALTERNATIVES = {
 }
 
 
-def _align(cpp: str, params: Sequence[PythonParam], cpp_params: Sequence[_CppParam]) -> str | None:
-    """Return one overload as text, or None if it rejects the Python function's arguments."""
+def _align(
+    cpp: str, params: Sequence[PythonParam], cpp_params: Sequence[_CppParam]
+) -> CppOverload | None:
+    """Return one overload, or None if it rejects the Python function's arguments."""
     targets = [p for p in cpp_params if p.type != "stream"]
     chosen: dict[int, PythonParam] = {}
     free = list(params)
@@ -418,8 +432,8 @@ def _align(cpp: str, params: Sequence[PythonParam], cpp_params: Sequence[_CppPar
                     break
     if len(chosen) != len(targets) or any(not p.takes_none for p in free):
         return None
-    slots = [f"{chosen[i].name}:{_slot_type(chosen[i], t.type)}" for i, t in enumerate(targets)]
-    return f"{cpp}({', '.join(slots)})"
+    types = [(chosen[i].name, _slot_type(chosen[i], t.type)) for i, t in enumerate(targets)]
+    return CppOverload(cpp, [Slot(n, t.removesuffix("?"), t.endswith("?")) for n, t in types])
 
 
 def _fits(param: PythonParam, target: _CppParam) -> bool:
@@ -485,36 +499,17 @@ def as_text(newest: Mapping[str, Any], older: Mapping[str, Any]) -> str:
     """Return the table as JSON: the derived and the hand-written part."""
     derived, own = newest["functions"], written()
     names = dict.fromkeys([*sorted(derived), *own])
-    lines = WRITTEN.read_text(encoding="utf-8").splitlines()
-    header = itertools.takewhile(lambda line: line.startswith("#"), lines)
     whole = {
-        "format": [line[2:] for line in header],
         "mlx": newest["mlx"],
         "functions": {name: {**derived.get(name, {}), **own.get(name, {})} for name in names},
         "aliases": dict(sorted(newest["aliases"].items())),
         "older": older,
     }
     levels = {"mlx": 0, "older": 3}
-    parts = [f' "{key}": {_json(part, levels.get(key, 1), " ")}' for key, part in whole.items()]
+    parts = [f' "{key}": {as_json(part, levels.get(key, 1), " ")}' for key, part in whole.items()]
     text = "{\n" + ",\n".join(parts) + "\n}\n"
     Functions.model_validate_json(text)
     return text
-
-
-def _json(value: Any, levels: int, indent: str) -> str:
-    """Return JSON in which the first ``levels`` levels have a line for each item."""
-    if not levels or not value:
-        return json.dumps(value)
-    if isinstance(value, list):
-        parts, ends = [json.dumps(item) for item in value], "[]"
-    else:
-        parts = [
-            f"{json.dumps(key)}: {_json(item, levels - 1, indent + ' ')}"
-            for key, item in value.items()
-        ]
-        ends = "{}"
-    inner = f",\n{indent} ".join(parts)
-    return f"{ends[0]}\n{indent} {inner}\n{indent}{ends[1]}"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from .functions import Written
+
 ROOT = Path(__file__).parents[1]
 SCHEMAS = Path(__file__).parent / "schemas"
 
@@ -36,7 +38,7 @@ class Help(Row):
 
 
 class Message(Row):
-    """A message with its helps. All texts are format templates."""
+    """A message with its helps. All strings are format templates."""
 
     code: str = Field(pattern=r"^MG\d{3}$", description="errors.md explains it.")
     text: str
@@ -137,7 +139,9 @@ class Kind(NamedTuple):
     form: Callable[[Any], Any] = lambda contents: contents
 
 
+# functions.yaml is one part of functions.json, which mlx_table.py writes.
 KINDS = {
+    "functions": Kind(Written),
     "elsewhere": Kind(dict[str, Others], _elsewhere),
     "generated_names": Kind(dict[Location, list[str]]),
     "messages": Kind(dict[str, Message], _messages),
@@ -165,8 +169,8 @@ def read(path: Path, model: Any) -> Any:
 
 
 def tables() -> Iterator[tuple[Path, Kind]]:
-    """Yield the tables that become JSON."""
-    for path in sorted(ROOT.glob("mlxgen/**/*.yaml")):
+    """Yield the tables."""
+    for path in sorted([*ROOT.glob("mlxgen/**/*.yaml"), *ROOT.glob("tools/*.yaml")]):
         with path.open(encoding="utf-8") as file:
             schema = path.parent / file.readline().strip().partition("$schema=")[2]
         if schema.resolve().parent == SCHEMAS:
@@ -176,7 +180,9 @@ def tables() -> Iterator[tuple[Path, Kind]]:
 def written() -> Iterator[tuple[Path, str]]:
     """Yield the files that are written from the tables and their models."""
     for path, kind in tables():
-        yield path.with_suffix(".json"), as_json(kind.form(read(path, kind.model))) + "\n"
+        contents = kind.form(read(path, kind.model))
+        if kind.model is not Written:
+            yield path.with_suffix(".json"), as_json(contents) + "\n"
     for name, kind in KINDS.items():
         schema = TypeAdapter(kind.model).json_schema()
         yield SCHEMAS / f"{name}.json", json.dumps(schema, indent=1) + "\n"

@@ -3,7 +3,7 @@
 The Python and C++ APIs differ in more than spelling: one Python function with ``axis: None | int |
 Sequence[int]`` corresponds to three C++ overloads, and ``scalar | array`` exists only in Python.
 ``data/functions.json`` maps one API to the other for every function and release, so that the
-generator works without MLX. The table documents itself under "format".
+generator works without MLX. tools/functions.yaml explains its words.
 
 A call is bound as in Python, and then matched against the C++ overloads until one accepts all
 arguments. An ``Overload`` has a slot for each C++ parameter, which specifies the Python argument
@@ -85,9 +85,12 @@ class Slot(NamedTuple):
     """The argument of a C++ function's parameter."""
 
     param: str  # Python parameter; empty for text
-    type: str  # one of the slot types, without the "?"
+    type: str  # one of the slot types; empty if C++ does not need the argument
     optional: bool = False  # accepts None
     text: str = ""  # C++ text of a slot without an argument
+    item: int | None = None  # which item of a pair of lists
+    like: str = ""  # the parameter whose dtype a number has
+    only: str = ""  # the only string that it accepts
 
 
 class Overload(NamedTuple):
@@ -161,15 +164,13 @@ class Table:
         name = self._aliases.get(name, name)
         if name not in self._built and name in self._functions:
             found = self._functions[name]
-            result = found.get("result", "")
-            kind, _, count = result.removesuffix("!").partition(":")
             self._built[name] = MlxFunction(
                 name,
                 _signatures(found["signatures"]),
-                [_overload(text) for text in found.get("overloads", ())],
-                kind,
-                int(count) if count else None,
-                not result.endswith("!"),
+                [_overload(**overload) for overload in found.get("overloads", ())],
+                found.get("result", ""),
+                found.get("count"),
+                found.get("stream", True),
             )
         return self._built.get(name)
 
@@ -213,19 +214,9 @@ def _signatures(stored: Sequence[Sequence[Sequence[str]]]) -> Sequence[Sequence[
     return tuple(tuple(PythonParam(*param) for param in params) for params in stored)
 
 
-def _overload(text: str) -> Overload:
-    """Parse ``sum(a:array, axis:ints)``; a name with ``mlxgen::`` is one of our helpers."""
-    head, _, rest = text.partition("(")
-    slots = tuple(_slot(s) for s in rest[:-1].split(", "))
-    cpp = head if head.startswith("mlxgen::") else f"mx::{head}"
-    return Overload(cpp, slots, frozenset(s.param.partition(".")[0] for s in slots if s.param))
-
-
-def _slot(text: str) -> Slot:
-    if text.startswith("="):
-        return Slot("", "", text=text[1:])
-    param, _, type_ = text.partition(":")
-    return Slot(param, type_.removesuffix("?"), type_.endswith("?"))
+def _overload(cpp: str, slots: Sequence[Sequence[Any]]) -> Overload:
+    found = tuple(Slot(*slot) for slot in slots)
+    return Overload(cpp, found, frozenset(slot.param for slot in found if slot.param))
 
 
 # Matching arguments
@@ -423,19 +414,19 @@ def apply(overload: Overload, bound: Mapping[str, Value], last: Sequence[Cpp]) -
 
 def fit_slot(slot: Slot, bound: Mapping[str, Value]) -> Cpp | None:
     """Return the C++ of a slot's argument, or None if the slot does not accept it."""
-    name, _, part = slot.param.partition(".")
-    value = bound[name]
-    if part:  # the first or second item of a pair of lists
+    value = bound[slot.param]
+    if slot.item is not None:
         if value.kind == "nested" and not value.optional:
-            return call("mlxgen::half", value.cpp, part)
+            return call("mlxgen::half", value.cpp, str(slot.item))
         pair = value.kind == "tuple" and len(value.items) == 2
-        return fit(value.items[int(part)], slot.type) if pair else None
-    base, _, other = slot.type.partition("@")
-    if not other:
-        return fit(value, base, slot.optional)
+        return fit(value.items[slot.item], slot.type) if pair else None
+    if slot.only and slot.only != value.const and value.choices != (slot.only,):
+        return None
+    if not slot.like:
+        return fit(value, slot.type, slot.optional)
     if fit(value, "scalar") is None:
         return fit(value, "array", slot.optional)
-    like = bound[other]
+    like = bound[slot.like]
     dtype = member(like.cpp, "dtype") if like.is_array else fit(like, "dtype")
     return call("mlxgen::scalar", value.cpp, dtype) if dtype is not None else None
 
@@ -450,7 +441,7 @@ def mismatch(
     overloads = [o for o in function.overloads if o.params <= {p.name for p in params}]
     for param in params:
         value = bound.get(param.name)
-        slots = [s for o in overloads for s in o.slots if s.param.partition(".")[0] == param.name]
+        slots = [s for o in overloads for s in o.slots if s.param == param.name]
         if value is None or (
             value.kind == "none" and any(param.name not in o.params for o in overloads)
         ):

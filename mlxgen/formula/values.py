@@ -523,9 +523,6 @@ def fit(value: Value, slot: str, optional: bool = False) -> Cpp | None:
         slot = slot.rstrip("1")  # the overload decides between one int and several
         if not optional or slot not in OPTIONAL:
             return None
-    if slot[0] == "'":  # exactly this string
-        exact = value.const == slot[1:-1] or value.choices == (slot[1:-1],)
-        return value.cpp if kind == "str" and exact else None
     way = SLOTS[slot].get(kind)
     return way(value) if way is not None else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -16,9 +17,10 @@ from mlxgen.model.op import Fact
 from tools.functions import Functions, Result, Slot
 from tools.mlx_table import as_text, from_mlx
 
+ROOT = Path(__file__).parents[2]
 RECORDS: dict[str, dict[str, Any]] = stored()["functions"]
 # Functions of MLX that return arrays and have no effect in the table. New functions of a release
-# are added here, or get a line in tools/functions.txt.
+# are added here, or get a line in tools/functions.yaml.
 WITHOUT_EFFECT: set[str] = set()
 
 
@@ -34,9 +36,10 @@ def test_valid() -> None:
         {"effect": {"rank": "same"}},
         {"effect": {"degree": "a+"}},
         {"effect": {"degree": "bent", "shapeless": "wrapped"}},
-        {"overloads": ["f(a:arry)"]},
-        {"overloads": ["f(a)"]},
-        {"result": "flags:"},
+        {"overloads": [{"cpp": "mx::f", "slots": [["a", "arry"]]}]},
+        {"overloads": [{"cpp": "mx::f", "slots": [["a"]]}]},
+        {"overloads": [{"cpp": "f", "slots": [["a", "array"]]}]},
+        {"result": "flags:2"},
         {"operations": [[["arry"], "array", "f({0})", ""]]},
         {"operations": [[["array"], "arry", "f({0})", ""]]},
         {"signatures": [[["a", "+", "array"]]]},
@@ -45,22 +48,25 @@ def test_valid() -> None:
     ids=str,
 )
 def test_invalid(record: dict[str, Any]) -> None:
-    whole = {"format": [], "mlx": "1.0", "functions": {"f": record}, "aliases": {}, "older": {}}
+    whole = {"mlx": "1.0", "functions": {"f": record}, "aliases": {}, "older": {}}
     with pytest.raises(ValidationError):
         Functions.model_validate(whole)
 
 
 def test_words() -> None:
-    """Slots and results are those of values.py, and the first lines explain all keywords."""
+    """Slots and results are those of values.py, and functions.yaml explains all keywords."""
     assert {*get_args(Slot)} == SLOTS.keys()
     assert {*get_args(Result)} <= {*TEXTS, "common", "same", "int64"}
-    words = {*re.findall(r"\w+", " ".join(stored()["format"]))}
+    comments = re.findall(
+        r"^# .*", (ROOT / "tools/functions.yaml").read_text("utf-8"), re.MULTILINE
+    )
+    words = {*re.findall(r"\w+", " ".join(comments))}
     used = [Slot, Result, RankEffect, DtypeEffect, Degree, Trace]
     assert {word for literal in used for word in get_args(literal)} <= {*words, ""}
 
 
 def test_up_to_date() -> None:
-    """Run ``python -m tools.mlx_table`` after changing tools/functions.txt."""
+    """Run ``python -m tools.mlx_table`` after changing tools/functions.yaml."""
     assert TABLE.read_text(encoding="utf-8") == as_text(from_mlx(), stored()["older"])
 
 
@@ -68,7 +74,7 @@ def test_functions_without_effect() -> None:
     gives = {
         name
         for name, record in RECORDS.items()
-        if record.get("result", "bool!") != "bool!"
+        if record.get("result", "bool") != "bool"
         or any(result == "array" for _, result, *_ in record.get("operations", ()))
     }
     assert {name for name in gives if "effect" not in RECORDS[name]} == WITHOUT_EFFECT

@@ -94,8 +94,8 @@ def choice(param: PythonParam, text: str) -> str:
 
 def value_of(slot: Slot, values: dict[str, str]) -> str:
     """Return a formula of the kind of a slot."""
-    if slot.type.startswith("'"):
-        return slot.type
+    if slot.only:
+        return repr(slot.only)
     if slot.optional and values is OPTIONALS:
         return values.get(slot.type, "None")
     return values[slot.type] if values is not OPTIONALS else VARIABLES[slot.type]
@@ -108,13 +108,13 @@ def call(function: MlxFunction, slots: tuple[Slot, ...], values: dict[str, str])
     for slot in slots:
         if not slot.type:
             continue
-        name, _, part = slot.param.partition(".")
+        name = slot.param
         text = value_of(slot, values)
         if slot.type == "weak":
             arrays += 1
             text = "x" if arrays == 1 else text
-        if part:
-            text = f"{given[name][:-1]}, {text})" if part == "1" else f"({text})"
+        if slot.item is not None:
+            text = f"{given[name][:-1]}, {text})" if slot.item else f"({text})"
         given[name] = text
     for signature in function.signatures:
         names = {p.name for p in signature}
