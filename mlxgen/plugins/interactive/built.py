@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -104,9 +105,11 @@ class Chosen:
         found = {path for files in self._of_files.values() for path in files}
         return sorted(path for path in found if path.suffix == ".cpp")
 
-    def calls(self, op: Op) -> set[str]:
-        """Return the entries that an operator calls, also by hand-written headers."""
-        return op.calls.union(*map(self.sources.entries_of, op.headers))
+    @cached_property
+    def calls(self) -> Mapping[str, set[str]]:
+        """The entries that each operator calls, also by hand-written headers."""
+        entries_of = cache(self.sources.entries_of)
+        return {op.name: op.calls.union(*map(entries_of, op.headers)) for op in self.ops}
 
     def reached(self, names: Iterable[str]) -> list[Op]:
         """Return some operators and all that they call, in the order of the file."""
@@ -117,7 +120,7 @@ class Chosen:
             last = pending.pop()
             if last in by_name and last not in seen:
                 seen.add(last)
-                pending += self.calls(by_name[last])
+                pending += self.calls[last]
         return [op for op in self.ops if op.name in seen]
 
     def inputs(self, name: str) -> Inputs:
@@ -224,19 +227,21 @@ class _Compiler:
         names = ", ".join(op.path for op in self.chosen.ops if not op.entry.internal)
         return _obtain("tests", key, f"{names[:60]} of {settings.name}", make) / settings.name
 
+    @cached_property
+    def _headers(self) -> str:
+        """Hash the generated headers; only the emulation reads the source of Metal kernels."""
+        found = {path: text for path, text in self.texts.items() if path.startswith("include/")}
+        unread = () if self.metal else [path for path in found if "/metal/" in path]
+        return digest({path: text for path, text in found.items() if path not in unread})
+
     def _object(self, part: Part) -> str:
         common = self.emulated if part.kind == "kernels" else self.common
         command = common.ext if part.kind == "ext" else common.ops
         if common is self.common and part.kind != "ext" and not self.fast:
             command = [*command, "-O1"]
-        inside = {
-            path: text
-            for path, text in self.texts.items()
-            if path.startswith("include/") and (self.metal or "/metal/" not in path)
-        }
         own = [path.read_bytes() for path in sorted(part.files)]
         used = [(one.name, one.version, str(one.include)) for one in self.used]
-        key = digest(command, part.text, inside, own, used)
+        key = digest(command, part.text, self._headers, own, used)
 
         def make(made: Path) -> Iterable[str]:
             source = self.generated / f"{part.kind}_{part.name}.cpp"
@@ -267,12 +272,12 @@ class _Compiler:
         return str(_obtain("objects", key, "the emulated Metal device", make) / "object.o")
 
 
-def _obtain(kind: str, key: str, about: str, make: object) -> Path:
+def _obtain(kind: str, key: str, about: str, make: Callable[[Path], Iterable[str]]) -> Path:
     """Return the folder of a cached item, or one of this process if the cache is not writable."""
     try:
-        return Cache(folder()).obtain(kind, key, about, make)  # type: ignore[arg-type]
+        return Cache(folder()).obtain(kind, key, about, make)
     except OSError:
-        return Cache(module.local_folder()).obtain(kind, key, about, make)  # type: ignore[arg-type]
+        return Cache(module.local_folder()).obtain(kind, key, about, make)
 
 
 def chosen(
@@ -296,7 +301,7 @@ def chosen(
         unsaid = Diagnostics()  # the last pass reports again what earlier ones report
         ops = resolve(document, settings, sources, unsaid, wanted)
         found = Chosen(settings, document, sources, ops)
-        called = {name for op in ops for name in found.calls(op)} & document.names()
+        called = document.names() & {*chain(*found.calls.values())}
         if called <= wanted or not unsaid.ok:
             break
         wanted |= called

@@ -7,6 +7,7 @@ it, the check is reported, and the checks of the other operators continue in a n
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -36,7 +37,7 @@ from .load import progress
 from .request import LoadError
 
 if TYPE_CHECKING:
-    from ...read.yaml import Document, Entry
+    from ...read.yaml import Document
 
 PAUSE = 0.3  # seconds between looks at the files
 SHOWN = 3  # failures of an operator
@@ -107,6 +108,7 @@ class _Run:
 
     def watch(self, diags: Diagnostics) -> None:
         """Test again after each edit."""
+        gc.enable()  # `mlxgen` disables it
         while True:
             before = self._times()
             try:
@@ -126,7 +128,11 @@ class _Run:
         root = (self.project or Path.cwd()).resolve()
         paths = [settings.root / "pyproject.toml", settings.yaml] if settings else []
         paths += kernel_files(settings) if settings else [root / "pyproject.toml"]
-        return [(str(path), path.stat().st_mtime_ns) for path in paths if path.exists()]
+        found = []
+        for path in paths:
+            with suppress(OSError):  # an editor replaces it
+                found.append((str(path), path.stat().st_mtime_ns))
+        return found
 
     def once(self, diags: Diagnostics) -> bool:
         """Run the checks; return false if one failed."""
@@ -164,15 +170,15 @@ class _Run:
         if not self.names and not self.tested:
             many = f"{len(entries)} operators" if len(entries) > 1 else entries[0]
             click.echo(f"testing {many}, whose checks have not passed since the last change")
-        before = [of for name, of in (green.known | self.tested).items() if name in entries]
-        likely = {name for of in before for name in of.inputs.entries} & document.names()
+        old = [of for name, of in (green.known | self.tested).items() if name in entries]
+        likely = {name for of in old for name in of.inputs.entries} & document.names()
         found = chosen(settings, document, sources, entries, likely)
         require(diags.ok)
+        inputs = {name: found.inputs(name) for name in entries}
+        now = {name: Known(of, of.hash(document, base)) for name, of in inputs.items()}
         package = found.build(self.metal, self.bench, progress, diags)
         results = {name: _Result(name) for name in entries}
         self._check(package, results)
-        inputs = {name: found.inputs(name) for name in entries}
-        now = {name: Known(of, of.hash(document, base)) for name, of in inputs.items()}
         self.tested |= now
         green.keep(now, {name for name in entries if not results[name].failures})
         progress("")
@@ -189,12 +195,14 @@ class _Run:
         called = [(entry, operators.called(entry)) for entry in document.entries]
         if unknown := names - {name for _, of in called for name in of}:
             load(diags, settings.root, settings.yaml, tuple(sorted(unknown)))
-        internal = [e for e, of in called if e not in public and not names.isdisjoint(of)]
-        for entry in internal:
-            users = ", ".join(_users(entry, public)[:3])
-            advice = f": test an operator that calls it, such as {users}" if users else ""
-            raise click.ClickException(f"{entry.name} is internal and has no checks{advice}")
-        return [str(e.name) for e, of in called if not names.isdisjoint(of)]
+        found = [entry for entry, of in called if not names.isdisjoint(of)]
+        if chosen := [str(entry.name) for entry in found if entry in public]:
+            return chosen
+        if not found:
+            raise click.ClickException(f"no operator has {' or '.join(sorted(names))}")
+        users = [str(other.name) for other in public if f"{found[0].name}(" in other.text]
+        advice = f": test an operator that calls it, such as {users[0]}" if users else ""
+        raise click.ClickException(f"{found[0].name} is internal and has no checks{advice}")
 
     # ------------------------------------------------------------------------- the checks
 
@@ -202,25 +210,22 @@ class _Run:
         """Run the checks of the operators, in one process or, after a crash, in several."""
         left = list(results)
         while left:
-            running: tuple[str, str, str] | None = None  # operator, place, check
-            ended = False
+            ended, name, what = False, left[-1], "the preparation of all checks"
             for event in self._events(package, left):
                 ended |= "end" in event
+                if "unusable" in event:
+                    raise LoadError(f"importing the package fails: {event['unusable']}")
                 if "check" in event:
-                    running = event["op"], event["place"], event["check"]
-                    results[event["op"]].place = event["place"].partition("-")[0]
-                    what = f"{event['place']}: {event['check']}"
+                    name, what = event["op"], f"{event['check']} of {event['place']}"
+                    results[name].place = event["place"].partition("-")[0]
                     progress(what)
                 elif "timing" in event:
                     results[event["op"]].timing = event["timing"]
                 elif "op" in event:
                     _add(results[event["op"]], event)
                 elif "died" in event and not ended:
-                    name, place, check = running or (left[0], left[0], "preparing the checks")
-                    results[name].failures.append((f"{check} of {place}", event["died"]))
-                    left = left[left.index(name) + 1 :]
-            if ended:
-                return
+                    results[name].failures.append((what, event["died"]))
+            left = [] if ended else left[left.index(name) + 1 :]
 
     def _events(self, package: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield the events of a process that runs checks; the last one is its death."""
@@ -233,13 +238,18 @@ class _Run:
             environment |= {"MLXGEN_METAL_EMULATION": "1", "MLXGEN_METAL_LIBRARY": str(library)}
             environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         line = [sys.executable, "-c", _RUN, json.dumps([sys.path, given])]
-        with subprocess.Popen(line, pass_fds=[writer], env=environment) as process:
+        with subprocess.Popen(
+            line,
+            pass_fds=[writer],
+            env=environment,
+            start_new_session=True,  # Ctrl-C ends this process, which ends the other one
+        ) as process:
             os.close(writer)
             try:
                 with os.fdopen(reader, encoding="utf-8") as lines:
                     yield from map(json.loads, lines)
             except BaseException:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
                 raise
         yield {"died": _death(process.returncode)}
 
@@ -302,11 +312,6 @@ def _death(status: int) -> str:
         name = signal.Signals(number).name if number in {*signal.Signals} else str(number)
         return f"the process ended with {name}"
     return f"the process ended with status {status}; standard error shows the reason"
-
-
-def _users(entry: Entry, public: Sequence[Entry]) -> list[str]:
-    """Return public operators whose entries contain a name."""
-    return [str(other.name) for other in public if f"{entry.name}(" in other.text]
 
 
 class _Green:

@@ -47,7 +47,11 @@ def _run(given: dict[str, Any], tell: Callable[..., None]) -> None:
         from ...emulator.plugin import on_cpu, report
 
         on_cpu()
-    package = imported(given["name"], Path(given["package"]))
+    try:
+        package = imported(given["name"], Path(given["package"]))
+    except ImportError as error:
+        tell(unusable=str(error))
+        return
     order = {name: i for i, name in enumerate(given["operators"])}
     found = [check for check in checks.checks_of(package) if check.subject.op["name"] in order]
     for check in sorted(found, key=lambda check: order[check.subject.op["name"]]):
