@@ -27,7 +27,7 @@ LANGUAGES: Mapping[str, str] = {
 
 
 class LanguageError(Exception):
-    """Raised for a language whose plug-in cannot be imported."""
+    """Raised for a language whose plug-in is not installed or cannot be imported."""
 
 
 class Package(Protocol):
@@ -117,8 +117,10 @@ def language(name: str) -> Language:
     """Return a language by its name.
 
     Raises:
-        LanguageError: If its plug-in cannot be imported.
+        LanguageError: If its plug-in is not installed or cannot be imported.
     """
+    if not exists(name):
+        raise LanguageError(f"the language '{name}' is not installed")
     module, _, attribute = (LANGUAGES.get(name) or installed()[name]).partition(":")
     with _importing(module):
         found: Language = getattr(import_module(module), attribute)
@@ -130,10 +132,13 @@ def with_required(wanted: Iterable[str]) -> tuple[str, ...]:
     """Return the names of languages and of those that their interfaces need, sorted.
 
     Raises:
-        LanguageError: If a plug-in cannot be imported.
+        LanguageError: If a plug-in is not installed or cannot be imported.
     """
     wanted = {*wanted}
-    return tuple(sorted(wanted.union(*(language(name).requires for name in wanted))))
+    every = sorted(wanted.union(*(language(name).requires for name in wanted)))
+    for name in every:
+        language(name)
+    return tuple(every)
 
 
 @contextmanager

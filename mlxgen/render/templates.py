@@ -53,7 +53,8 @@ class Templates:
         self._constants, self._found = constants, dict[str, jinja2.Template]()
 
     @cached_property
-    def _environment(self) -> jinja2.Environment:
+    def environment(self) -> jinja2.Environment:
+        """The environment, with macros and constants as globals."""
         env = _Environment(
             loader=jinja2.FileSystemLoader(self.folder),
             undefined=jinja2.StrictUndefined,
@@ -75,13 +76,13 @@ class Templates:
     def _template(self, name: str) -> jinja2.Template:
         found = self._found.get(name)
         if found is None:
-            found = self._found[name] = self._environment.get_template(name)
+            found = self._found[name] = self.environment.get_template(name)
             found.globals = dict(found.globals)  # copying jinja's own mapping in each run is slow
         return found
 
     def macro(self, name: str) -> Callable[..., object]:
         """Return a macro by name."""
-        return cast(Callable[..., object], self._environment.globals[name])
+        return cast(Callable[..., object], self.environment.globals[name])
 
     def render(self, template: str, package: Package, **context: Any) -> str:
         """Render a template for a package."""

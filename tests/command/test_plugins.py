@@ -64,6 +64,7 @@ import json
 from mlxgen.model.languages import Language
 ZIG = Language("mlxgen_zig", requires=("c",))
 MISSING = Language("mlxgen_zig.missing")
+NEEDY = Language("mlxgen_zig", requires=("lost",))
 def piece(op, package):
     return f"fn {op.name}()", (op.name, code(op, package))
 def files(pieces, package):
@@ -86,7 +87,12 @@ def languages(tmp_path: Path) -> Path:
     """A site with a language, and languages that cannot be imported."""
     (tmp_path / "mlxgen_zig.py").write_text(LANGUAGE)
     (tmp_path / "mlxgen_zig-1.dist-info").mkdir()
-    points = {"zig": "mlxgen_zig:ZIG", "ada": "nowhere:ADA", "d": "mlxgen_zig:MISSING"}
+    points = {
+        "zig": "mlxgen_zig:ZIG",
+        "ada": "nowhere:ADA",
+        "d": "mlxgen_zig:MISSING",
+        "e": "mlxgen_zig:NEEDY",
+    }
     text = "[mlxgen.languages]\n" + "".join(f"{name} = {of}\n" for name, of in points.items())
     (tmp_path / "mlxgen_zig-1.dist-info" / "entry_points.txt").write_text(text)
     (tmp_path / "mlxgen_zig-1.dist-info" / "METADATA").write_text("Name: mlxgen_zig\nVersion: 1\n")
@@ -131,6 +137,7 @@ def test_language_rejects_an_operator(languages: Path) -> None:
     [
         ("ada", "cannot import the language nowhere: ModuleNotFoundError: No module named"),
         ("d", "cannot import the language mlxgen_zig: ModuleNotFoundError"),
+        ("e", "the language 'lost' is not installed"),
         ("zag", "unknown language 'zag' (did you mean 'zig'?)"),
     ],
 )
@@ -144,7 +151,7 @@ def test_broken_language(languages: Path, name: str, message: str) -> None:
     assert f"pyproject.toml:5:13: error[MG713]: {message}" in found and "Traceback" not in found
     (languages / "pyproject.toml").write_text(PROJECT.format("zig"))
     found = run(languages, languages, "generate", "--language", name).stderr
-    reason = message if name != "zag" else "'zag' is not one of 'ada', 'c', 'd', 'rust', 'zig'"
+    reason = message if name != "zag" else "'zag' is not one of 'ada', 'c', 'd', 'e', 'rust', 'zig'"
     assert reason in " ".join(re.sub("[│╭╮╰╯─]", "", found).split()) and "Traceback" not in found
 
 

@@ -17,16 +17,16 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 import pytest
-from jinja2 import Environment, nodes
+from jinja2 import nodes
 
 from mlxgen.model.op import Condition, DtypeRule, Expr, Grad, Kernel, Parameter
 from mlxgen.plugins.languages import c, rust
-from mlxgen.render import files
 from mlxgen.render.cpp import View
-from mlxgen.render.files import Internal, Pieces
+from mlxgen.render.files import TEMPLATES, Internal, Pieces
 from mlxgen.render.reference import InPlace, Reference
 
-PATHS = [p for one in (files, c, rust) for p in sorted(one.TEMPLATES.folder.rglob("*.j2"))]
+FOLDERS = [of.folder for of in (TEMPLATES, c.TEMPLATES, rust.TEMPLATES)]
+PATHS = sorted(path for folder in FOLDERS for path in folder.rglob("*.j2"))
 # The variables that the renderer and macros pass, and those of some templates.
 VARIABLES: Mapping[str, Any] = {
     "op": View,
@@ -47,11 +47,12 @@ VARIABLES: Mapping[str, Any] = {
 }
 OWN: Mapping[str, Mapping[str, Any]] = {
     "bind.cpp.j2": {"ops": Sequence[Pieces]},
-    "c/functions.cpp.j2": {"ops": Sequence[c.Piece]},
-    "c/header.h.j2": {"public": Sequence[c.Piece]},
-    "c/operator.j2": {"f": c.CFunction},
     "ffi.rs.j2": {"public": Sequence[rust.Piece]},
+    "function.j2": {"f": c.CFunction},
+    "functions.cpp.j2": {"ops": Sequence[c.Piece]},
+    "header.h.j2": {"public": Sequence[c.Piece]},
     "operator.rs.j2": {"f": rust.RustFunction},
+    "operators.rs.j2": {"ops": Sequence[rust.Piece]},
     "package.h.j2": {"ops": Sequence[Pieces]},
     "reference.md.j2": {"op": Reference},
     "references.md.j2": {"ops": Sequence[Pieces]},
@@ -242,10 +243,8 @@ class Checker:
 
 def checked(path: Path, text: str = "") -> Checker:
     """Walk the template, or another text in its place."""
-    checker = Checker(
-        {**VARIABLES, **OWN.get(f"{path.parent.name}/{path.name}", OWN.get(path.name, {}))}
-    )
-    checker.type_of(Environment(trim_blocks=True).parse(text or path.read_text(encoding="utf-8")))
+    checker = Checker({**VARIABLES, **OWN.get(path.name, {})})
+    checker.type_of(TEMPLATES.environment.parse(text or path.read_text(encoding="utf-8")))
     return checker
 
 

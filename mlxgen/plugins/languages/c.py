@@ -87,7 +87,7 @@ SPELLINGS: Mapping[Kind, Spelling] = {
 
 
 # Names of parameters that C, its standard headers or the generated functions use. The names in
-# C++ (read/names.yaml) already avoid those of C++ and its macros.
+# C++ (read/names.txt) already avoid those of C++ and its macros.
 _TAKEN = {
     *("I", "complex", "imaginary", "restrict", "typeof", "typeof_unqual", "size_t", "mlx_stream"),
     *("res", "s", "call", "results"),
@@ -316,7 +316,7 @@ def piece(op: Op, package: Package) -> tuple[str, Piece]:
 
 
 def _blocks(function: CFunction, package: Package) -> list[str]:
-    return TEMPLATES.blocks("operator.j2", package, f=function)
+    return TEMPLATES.blocks("function.j2", package, f=function)
 
 
 def code(op: Op, package: Package) -> str:
