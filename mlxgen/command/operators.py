@@ -16,8 +16,8 @@ from ..read.packages import check_requirements
 from ..read.settings import PATHS, TESTS, Settings, find
 from ..read.settings import load as load_settings
 
-# The plug-in that checks files with Metal kernels.
-METAL_RULES = "mlxgen.plugins.metal.rules"
+# The module that checks files with Metal kernels; the generator imports no plug-in.
+METAL_RULES = "mlxgen.emulator.rules"
 
 if TYPE_CHECKING:
     from ..model.op import Op
@@ -118,9 +118,10 @@ def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None
     from ..read.preprocess import SourceError
     from ..read.sources import near
 
-    broken_rules = import_module(METAL_RULES).broken_rules
-    settings = sources.settings
     used = [kernel for op in ops if (kernel := op.forward.kernel("metal")) is not None]
+    if not used:
+        return
+    settings, broken_rules = sources.settings, import_module(METAL_RULES).broken_rules
     for shared, name in sorted({(kernel.shared, kernel.include) for kernel in used}):
         path = near((settings.csrc if shared else settings.metal) / name)
         own = [kernel for kernel in used if (kernel.shared, kernel.include) == (shared, name)]

@@ -10,7 +10,7 @@ thread positions, barriers and simdgroups:
 
 `translate` rewrites the source; `library` compiles and runs it. `include/` contains Metal's library
 in C++ and the substitute for MLX's Metal device, with which generated launchers run. `runtime.cpp`
-runs threads. `plugins/metal/rules.py` rejects code that is valid C++ but not valid Metal.
+runs threads. `rules.py` rejects code that is valid C++ but not valid Metal.
 docs/emulation.md explains which errors the emulation can find.
 """
 

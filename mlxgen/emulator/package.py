@@ -30,12 +30,12 @@ from pathlib import Path
 from ..command import operators
 from ..diagnostics import Diagnostics, install
 from ..model.op import Kernel, Op
-from ..plugins.metal.rules import broken_rules
 from ..read.cpp import Reader
 from ..read.preprocess import OWN_INCLUDES, SourceError
 from ..read.settings import Settings
 from . import library
 from .cxx import EmulationError
+from .rules import broken_rules
 from .translate import translate
 
 HERE = Path(__file__).resolve().parent
@@ -98,7 +98,7 @@ def installed(name: str) -> list[Path]:
 def check_rules(
     path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]] = ()
 ) -> Sequence[SourceError]:
-    """Return the rules of Metal that a file and its project's headers break (`plugins/metal`).
+    """Return the rules of Metal that a file and its project's headers break (`rules.py`).
 
     Args:
         path: The file.

@@ -6,7 +6,7 @@ The preprocessed source is rewritten as OpenCL C++: `device` becomes `__global`,
 address spaces are errors of the kernel. Its other errors are reported as not checked, because
 neither the language nor the library is exactly Metal's.
 
-`plugins/metal/rules.py` finds pointers without an address space; OpenCL lets them point anywhere.
+`rules.py` finds pointers without an address space; OpenCL lets them point anywhere.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pathlib import Path
 from ..diagnostics import Span
 from ..model.dtypes import METAL_TYPES
 from ..model.op import Kernel, Op
-from ..plugins.metal.rules import BrokenRule
 from ..read.preprocess import OWN_INCLUDES, SourceError
 from ..read.sources import Sources
 from ..render.cpp import metal_type
 from ..render.files import metal_element
+from .rules import BrokenRule
 from .translate import MetalTranslator
 
 HEADER = Path(__file__).resolve().parent / "opencl" / "metal.h"

@@ -11,10 +11,10 @@ import pytest
 from mlxgen.check.metal_names import unknown_names
 from mlxgen.command.operators import mlx_include
 from mlxgen.emulator import check_rules
+from mlxgen.emulator.rules import BrokenRule, broken_rules
 from mlxgen.model.kinds import Kind
 from mlxgen.model.op import Expr, Kernel, Template
 from mlxgen.model.signature import Type
-from mlxgen.plugins.metal.rules import BrokenRule, broken_rules
 from mlxgen.read.cpp import Reader, Unit
 from mlxgen.read.preprocess import OWN_INCLUDES
 

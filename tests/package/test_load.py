@@ -346,7 +346,9 @@ def test_a_cache_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").touch()
     text = YAML.replace("2 * x", "3 * x")
-    common = module.obtain_common(module.compat.find(), mlxgen.plugins.interactive.load.progress, False)
+    common = module.obtain_common(
+        module.compat.find(), mlxgen.plugins.interactive.load.progress, False
+    )
     monkeypatch.setattr(module, "_common", lambda found, say, precompile: common)
     monkeypatch.setenv("MLXGEN_CACHE", str(tmp_path / "file"))
     ops = mlxgen.load(text, cpp=CPP, metal=METAL)

@@ -1,1 +1,0 @@
-"""Metal's rules for kernel files, which a C++ compiler cannot check."""
