@@ -20,6 +20,7 @@ from .functions import Written
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = Path(__file__).parent / "schemas"
+_CODE = r"^MG\d{3}$"
 
 
 class Row(BaseModel):
@@ -40,7 +41,7 @@ class Help(Row):
 class Message(Row):
     """A message with its helps. All strings are format templates."""
 
-    code: str = Field(pattern=r"^MG\d{3}$", description="errors.md explains it.")
+    code: str = Field(pattern=_CODE, description="errors.md explains it.")
     text: str
     help: str | list[str | Help] = Field(
         description="The help, or that of the first key that the code passes, else the default."
@@ -62,6 +63,19 @@ def _messages(messages: dict[str, Message]) -> dict[str, Any]:
             "fixes": {k: (help.fix, help.certain) for k, help in by_key if help.fix is not None},
         }
     return found
+
+
+class SyntaxMessage(Row):
+    """The message for a syntax error of YAML."""
+
+    problem: str = Field(description="A regular expression of libyaml's message.")
+    code: str = Field(pattern=_CODE)
+    text: str
+    help: str | None = None
+
+
+def _syntax(rows: list[SyntaxMessage]) -> list[list[str | None]]:
+    return [[row.problem, row.code, row.text, row.help] for row in rows]
 
 
 def _words(words: dict[str, list[str]]) -> dict[str, str]:
@@ -148,6 +162,7 @@ KINDS = {
     "metal_names": Kind(MetalNames, _metal),
     "reserved": Kind(dict[Scope, dict[str, list[str]]]),
     "signs": Kind(dict[str, dict[str, str]], _signs),
+    "syntax": Kind(list[SyntaxMessage], _syntax),
     "words": Kind(dict[str, list[str]], _words),
 }
 
