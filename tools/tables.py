@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +20,7 @@ from .functions import Written
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = Path(__file__).parent / "schemas"
+_CODE = r"^MG\d{3}$"
 
 
 class Row(BaseModel):
@@ -40,7 +41,7 @@ class Help(Row):
 class Message(Row):
     """A message with its helps. All strings are format templates."""
 
-    code: str = Field(pattern=r"^MG\d{3}$", description="errors.md explains it.")
+    code: str = Field(pattern=_CODE, description="errors.md explains it.")
     text: str
     help: str | list[str | Help] = Field(
         description="The help, or that of the first key that the code passes, else the default."
@@ -62,6 +63,19 @@ def _messages(messages: dict[str, Message]) -> dict[str, Any]:
             "fixes": {k: (help.fix, help.certain) for k, help in by_key if help.fix is not None},
         }
     return found
+
+
+class SyntaxMessage(Row):
+    """The message for a syntax error of YAML."""
+
+    problem: str = Field(description="A regular expression of libyaml's message.")
+    code: str = Field(pattern=_CODE)
+    text: str
+    help: str | None = None
+
+
+def _syntax(rows: list[SyntaxMessage]) -> list[list[str | None]]:
+    return [[row.problem, row.code, row.text, row.help] for row in rows]
 
 
 def _words(words: dict[str, list[str]]) -> dict[str, str]:
@@ -148,14 +162,15 @@ KINDS = {
     "metal_names": Kind(MetalNames, _metal),
     "reserved": Kind(dict[Scope, dict[str, list[str]]]),
     "signs": Kind(dict[str, dict[str, str]], _signs),
+    "syntax": Kind(list[SyntaxMessage], _syntax),
     "words": Kind(dict[str, list[str]], _words),
 }
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.CSafeLoader):
     """Rejects mappings with a key twice, of which YAML takes the last value."""
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [key.value for key, _ in node.value]
         if twice := {key for key in keys if keys.count(key) > 1}:
             raise ValueError(f"{', '.join(sorted(twice))}: given twice")

@@ -1,7 +1,7 @@
 """Messages as data: tables contain the wording, and code refers to it by name.
 
-Tables are YAML files for people (messages.yaml, names.yaml, ...). ``python -m tools.tables`` checks
-them, and writes JSON files of the same names, which are read in a tenth of the time.
+Tables are YAML files (messages.yaml, names.yaml, ...). ``python -m tools.tables`` checks them, and
+writes JSON files of the same names, because cached runs wait for neither PyYAML nor pydantic.
 
 errors.md explains the codes. Each section has a title, an explanation, an example with the error
 and a corrected example. Tests run the examples.

@@ -1,20 +1,22 @@
 """Composes a YAML file into the nodes of its entries, and reports syntax errors.
 
 Files whose size or depth could exhaust libyaml are rejected. libyaml's syntax errors are reworded
-by _SYNTAX. A syntax error invalidates only its entry: the entry is masked, and the rest of the file
-is parsed again.
+by syntax.yaml. A syntax error invalidates only its entry: the entry is masked, and the rest of the
+file is parsed again.
 """
 
 from __future__ import annotations
 
 import re
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..diagnostics import LINE_BREAK, Diagnostics, Span, Text
+from ..diagnostics.messages import table
 from .places import extent
 
 # YAML's printable characters, without the line breaks that editors do not count as such.
@@ -87,35 +89,7 @@ _Loader: Any = type("_Loader", (_Limits, getattr(yaml, "CSafeLoader", yaml.SafeL
 DEEP = f"nested more than {MAX_DEPTH} levels deep"
 MANY = f"the file has more than {MAX_VALUES} values"
 
-# libyaml's messages (regular expressions, because PyYAML's own parser words them differently), and
-# their replacements: code, message and help. The first match counts; {at} is the character.
-_SYNTAX: tuple[tuple[str, str, str, str | None], ...] = (
-    ("maximum nesting depth", "MG008", DEEP, None),  # libyaml 0.2.6 reads ahead to its own limit
-    ("another document", "MG005", "a file cannot have a second YAML document", "remove the line"),
-    ("undefined alias", "MG013", "a value that begins with '*' must be in quotes",
-     "put the whole value in quotes"),
-    ("duplicate anchor", "MG014", "an anchor of this name already exists", "rename one of them"),
-    ("mapping values", "MG013", "a value that contains ': ' must be in quotes",
-     "quote the value; if it is a key, write it in the column of the other keys"),
-    ("(escape|hexdecimal).*quoted", "MG001",
-     "unsupported escape sequence in double quotes",
-     "use single quotes, in which a backslash is an ordinary character"),
-    ("quoted", "MG001", "this quotation mark is not closed",
-     "add the same quotation mark at the end of the value"),
-    ("block scalar", "MG013", "the text after '{at}' must begin on the next line",
-     "put a value of one line in quotes"),
-    ("simple key", "MG001", "this line is not a key, because it has no ':'",
-     "write 'key: value', and indent a string of several lines further than its key"),
-    ("flow node", "MG001", "expected a value or a closing bracket", "close the bracket"),
-    ("expected ',' or", "MG013", "expected ',' or a closing bracket",
-     "put a value that contains brackets, quotes or ': ' in quotes"),
-    ("cannot start|not allowed|node content|alias|anchor|tag", "MG013",
-     "a value that begins with '{at}' must be in quotes", "put the whole value in quotes"),
-    ("line start", "MG001", "this line does not continue the lines above",
-     "begin an entry with '- ', and write its keys in one column"),
-    ("expected", "MG013", "unexpected text after the end of the value",
-     "put the whole value in single quotes, and write each ' within it twice"),
-)  # fmt: skip
+_SYNTAX = Path(__file__).with_name("syntax.yaml")
 
 
 def compose(source: YamlText) -> tuple[str, list[Node]]:
@@ -222,9 +196,10 @@ def _explain(error: Any, text: str) -> tuple[str, str, str | None, int]:
         return "MG001", said, "close it at the end of the value, and separate items by ','", place
     line = text[text.rfind("\n", 0, place) + 1 : place]
     said = f"{error.problem} {context}{'' if line.strip(' -') else ' line start'}"
-    for words, code, message, help in _SYNTAX:
-        if re.search(words, said):
-            return code, message.replace("{at}", text[place : place + 1]), help, place
+    for problem, code, message, help in table(_SYNTAX):
+        if re.search(problem, said):
+            message = message.format(at=text[place : place + 1], most=MAX_DEPTH)
+            return code, message, help, place
     return "MG001", f"not valid YAML: {error.problem} {context}", None, place
 
 

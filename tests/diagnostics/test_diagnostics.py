@@ -25,6 +25,7 @@ from mlxgen.diagnostics import (
     sections,
 )
 from mlxgen.diagnostics.messages import messages
+from mlxgen.diagnostics.messages import table as read_table
 
 FILE = "ops.yaml"
 TEXT = "- name: axpby\n  varients: [function]\n"
@@ -389,4 +390,5 @@ def test_codes_are_those_that_the_sources_report():
         reported.update(re.findall(r'"(MG\d{3})"', path.read_text(encoding="utf-8")))
     for table in root.rglob("messages.yaml"):
         reported.update(message.code for message in messages(table).values())
+    reported.update(code for _, code, *_ in read_table(root / "read" / "syntax.yaml"))
     assert reported == set(sections())
