@@ -308,7 +308,9 @@ def test_headers_are_precompiled_by_another_process(
     folder.mkdir(parents=True)
     for package in (folder, *folder.parents[:2]):
         (package / "__init__.py").touch()
-    (folder / "module.py").write_text("def precompile(): open(__file__ + '.called', 'w')\n")
+    (folder / "module.py").write_text(
+        "def precompile(emulated): open(__file__ + '.called', 'w')\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     process = module.start_precompile.__wrapped__()
     assert process.wait(60) == 0
