@@ -146,7 +146,7 @@ def test_crash(project: Project) -> None:
 
 
 def test_metal(project: Project) -> None:
-    """The same checks find an error in a Metal kernel, which the CPU does not run."""
+    """An error in a Metal kernel, which the CPU does not run, is found by --metal only."""
     project.edit("kernels/metal/soft.metal", "(1 + metal", "(2 + metal")
     assert "passed" in project.test("soft")
     text = project.test("soft", "--metal", status=1)

@@ -308,7 +308,7 @@ def test_headers_are_precompiled_by_another_process(
     folder.mkdir(parents=True)
     for package in (folder, *folder.parents[:2]):
         (package / "__init__.py").touch()
-    (folder / "module.py").write_text("def precompile(): open(__file__ + '.called', 'w')\n")
+    (folder / "module.py").write_text("def precompile(emulated): open(__file__ + '.called', 'w')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     process = module.start_precompile.__wrapped__()
     assert process.wait(60) == 0
@@ -346,10 +346,8 @@ def test_a_cache_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").touch()
     text = YAML.replace("2 * x", "3 * x")
-    common = module.obtain_common(
-        module.compat.find(), mlxgen.plugins.interactive.load.progress, False
-    )
-    monkeypatch.setattr(module, "_common", lambda found, say, precompile: common)
+    common = module.obtain_common(module.compat.find(), load.progress, False)
+    monkeypatch.setattr(module, "obtain_common", lambda found, say, precompile: common)
     monkeypatch.setenv("MLXGEN_CACHE", str(tmp_path / "file"))
     ops = mlxgen.load(text, cpp=CPP, metal=METAL)
     assert ops.extra.twice(mx.array(1.0)).item() == 3
@@ -394,7 +392,9 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_mistakes_are_said_before_anything_is_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module, "_common", lambda found, say, precompile: pytest.fail("compiled"))
+    monkeypatch.setattr(
+        module, "obtain_common", lambda found, say, precompile: pytest.fail("compiled")
+    )
     for yaml, cpp, said in (
         (YAML.replace("doc:", "dok:"), CPP, "unknown key 'dok'"),
         (YAML, CPP.replace("T x", "int x"), "does not match the entry"),
