@@ -58,10 +58,11 @@ def mlxgen_hash() -> str:
 def base_hash(settings: Settings, *more: object) -> str:
     """Return a hash of the inputs shared by all entries.
 
-    These are mlxgen, MLX, the settings, the kernels, and the operators of used packages.
+    These are mlxgen, MLX, the settings, the kernels, and the operators of used packages. The list
+    of the files of operators is not among them.
     """
     mlx = mlx_include() or Path()
     kernels = (contents(at, _KERNELS) for at in (settings.csrc, settings.metal))
     texts = (part for found in (contents(mlx, "mlx/version.h"), *kernels) for part in found)
     used = [found and found.digest for found in map(find, (use.name for use in settings.uses))]
-    return digest(mlxgen_hash(), str(mlx), settings, more, used, *texts)
+    return digest(mlxgen_hash(), str(mlx), settings._replace(more=()), more, used, *texts)
