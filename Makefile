@@ -17,7 +17,7 @@ PARALLEL := --numprocesses=auto --dist=loadfile --no-loadscope-reorder --max-wor
 # Each of the many processes of the tests would compile mlxgen's Python code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-SOURCES := pyproject.toml $(wildcard mlx_ops.yaml README.md) \
+SOURCES := pyproject.toml $(wildcard mlx_ops.yaml ops/*.yaml README.md) \
   $(shell find csrc kernels python mlxgen -type f \
     -not -path '*/__pycache__/*' -not -path '*.egg-info/*' 2>/dev/null)
 CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \

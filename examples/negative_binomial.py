@@ -9,7 +9,7 @@ Trivedi, "Regression Analysis of Count Data", 2013, section 3.3): ``y`` has mean
 Its likelihood contains the logarithm of the gamma function at ``1 / alpha``, and ``alpha`` is
 fitted: the gradient and Hessian need digamma and trigamma. MLX lacks all three. Here
 ``mlxops.lgamma`` is the forward; the derivatives follow from the gradients that the entries of
-``lgamma`` and ``digamma`` declare in ``mlx_ops.yaml``.
+``lgamma`` and ``digamma`` declare in ``ops/special.yaml``.
 
 The data and the reference, statsmodels' own fit, come with statsmodels. The exit status is 0 if
 both fits agree.

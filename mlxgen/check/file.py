@@ -1,4 +1,4 @@
-"""Resolves the entries of a file to operators (``model.Op``).
+"""Resolves the entries of a project to operators (``model.Op``).
 
 Each entry is first read by itself, and the names of all entries are compared (names.py). Each entry
 is then resolved: its arguments, formulas, gradients and kernels, which may refer to the signatures
@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import operator
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -32,7 +33,7 @@ from ..model.signature import Signature
 from ..read.settings import Settings
 from ..read.sources import Sources
 from ..read.used import packages
-from ..read.yaml import Document
+from ..read.yaml import Document, Documents
 from . import gradients, results
 from .arguments import read_arguments
 from .batch import check_batch
@@ -55,16 +56,16 @@ Facts = Sequence[Fact]
 
 
 def resolve(
-    document: Document,
+    document: Document | Documents,
     settings: Settings,
     sources: Sources,
     diags: Diagnostics,
     only: Collection[str | None] | None = None,
 ) -> list[Op]:
-    """Return the operators of a file that have no errors, in the order of the file.
+    """Return the operators that have no errors, in the order of their entries.
 
     Args:
-        document: The parsed YAML.
+        document: The parsed YAML, of one file or of several.
         settings: Package name, namespace and paths.
         sources: The hand-written C++ and Metal sources.
         diags: Collects errors and warnings.
@@ -78,7 +79,7 @@ def resolve(
 
 
 def resolve_changed(
-    document: Document, sources: Sources, kept: Mapping[str, Reads]
+    document: Documents, sources: Sources, kept: Mapping[str, Reads]
 ) -> tuple[list[Op], dict[str, Reads]]:
     """Resolve the entries whose text changed, and those that read something that changed.
 
@@ -114,12 +115,17 @@ class Own(NamedTuple):
 
 
 class _File(File):
-    """The entries of a file, which are read on first access, and facts about them."""
+    """The entries of all files, which are read on first access, and facts about them."""
 
     def __init__(
-        self, document: Document, shared: SharedState, kept: Mapping[str, Reads] | None = None
+        self,
+        document: Document | Documents,
+        shared: SharedState,
+        kept: Mapping[str, Reads] | None = None,
     ) -> None:
-        self.path, self.shared = document.path, shared
+        self.shared, root = shared, os.path.realpath(shared.settings.root)
+        paths = (part.path for part in document.parts)
+        self._files = {path: os.path.relpath(os.path.realpath(path), root) for path in paths}
         shared.file = self
         self.entries: dict[str, Named] = {}  # by name, in order
         self._texts: dict[Item, str] = {}
@@ -151,7 +157,7 @@ class _File(File):
         check_names(valid, self.shared.settings, self.shared.sources, self.signature)
         ops = []
         for context in contexts:
-            if op := _operator(context, self.path):
+            if op := _operator(context, self._files[context.entry.document.path]):
                 ops.append(op)
                 if context.raw.composite is not None and op.forward.expr:
                     self._own[op.name] = Own.of(op.forward.expr)
@@ -341,7 +347,7 @@ def _composed(context: Context, degrees: Mapping[str, int], others: Others) -> E
     return next(filter(None, found), None)
 
 
-def _operator(context: Context, path: str) -> Op | None:
+def _operator(context: Context, file: str) -> Op | None:
     """Return the operator that an entry describes, or None if an error was reported."""
     if not form_known(context):
         return None
@@ -383,7 +389,7 @@ def _operator(context: Context, path: str) -> Op | None:
         forward=forward,
         derivatives=derivatives,
         pure=is_pure(composed, pure) if composed else pure(context.name),
-        file=path,
+        file=file,
         line=context.entry.line,
     )
     check_unused(context, op)

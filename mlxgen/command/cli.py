@@ -223,17 +223,17 @@ def load(
 
 
 @command("file", "project", "select", "exclude", "format")
-@click.option("--fix", is_flag=True, help="First apply all certain fixes to the file.")
+@click.option("--fix", is_flag=True, help="First apply all certain fixes to the files.")
 def check(diags: Diagnostics, fix: bool, form: str, **chosen: Any) -> None:
     """Validate the operators: keys, signatures, formulas, gradients, kernels."""
     from . import operators
-    from .fix import fix_file
+    from .fix import fix_files
 
     if fix:
         settings = settings_of(diags, chosen["project"], chosen["file"])
-        count = fix_file(settings)
-        shown = os.path.relpath(settings.yaml)
-        click.echo(f"{shown}: {count} fix{'es' * (count != 1)} applied", err=form == "json")
+        for path, count in fix_files(settings).items():
+            shown = os.path.relpath(path)
+            click.echo(f"{shown}: {count} fix{'es' * (count != 1)} applied", err=form == "json")
     ops, sources, _ = load(diags, **chosen)
     operators.check_metal(ops, sources, diags)
     require(diags.ok)

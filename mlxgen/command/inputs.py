@@ -66,11 +66,12 @@ def base_hash(settings: Settings, *more: object) -> str:
     """Return a hash of the inputs shared by all entries.
 
     These are mlxgen, MLX, the settings, the kernels, the operators of used packages, and languages
-    of other packages.
+    of other packages. The list of the files of operators is not among them.
     """
     mlx = mlx_include() or Path()
     kernels = (contents(at, _KERNELS) for at in (settings.csrc, settings.metal))
     texts = (part for found in (contents(mlx, "mlx/version.h"), *kernels) for part in found)
     used = [found and found.digest for found in map(find, (use.name for use in settings.uses))]
     languages = [(str(path), path.read_bytes()) for path in language_files(settings)]
-    return digest(mlxgen_hash(), str(mlx), settings, more, used, languages, *texts)
+    own = settings._replace(more=())
+    return digest(mlxgen_hash(), str(mlx), own, more, used, languages, *texts)

@@ -2,16 +2,17 @@
 
 ``generate`` uses this between runs, and the editor between keystrokes.
 
-The output of an entry depends on its own text, on the inputs shared by all entries (``base_hash``),
-and on what it read of other entries. It is cached under a hash of the first two, together with the
-third (``check.others.Reads``). Names are still compared among all entries, because any two may
-clash. An entry with a diagnostic is not cached, so that the next run repeats the diagnostic. If a
-hand-written file has a diagnostic, none of the newly resolved entries is cached.
+The output of an entry depends on its own text and file, on the inputs shared by all entries
+(``base_hash``), and on what it read of other entries. It is cached under a hash of the first three,
+together with the last (``check.others.Reads``). Names are still compared among all entries, because
+any two may clash. An entry with a diagnostic is not cached, so that the next run repeats the
+diagnostic. If a hand-written file has a diagnostic, none of the newly resolved entries is cached.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -23,7 +24,7 @@ from ..check.file import resolve, resolve_changed
 from ..check.others import Reads
 from ..model.op import Op
 from ..read.sources import Sources
-from ..read.yaml import Document
+from ..read.yaml import Documents
 from ..render.files import Pieces, pieces
 from .inputs import digest
 from .operators import check_metal, select
@@ -42,16 +43,17 @@ class Cached(Generic[T]):
 
 
 class Memo(Generic[T]):
-    """The cached output of a file's entries."""
+    """The cached output of a project's entries."""
 
     def __init__(self, kept: dict[str, Cached[T]] | None = None) -> None:
         self.kept: dict[str, Cached[T]] = kept or {}  # by the hash of an entry's text and `base`
 
-    def look(self, base: str, document: Document, sources: Sources) -> list[Op]:
+    def look(self, base: str, document: Documents, sources: Sources) -> list[Op]:
         """Resolve the entries that are not cached."""
         self._document, self._sources = document, sources
-        all_of = base, *_DIRECTIVE.findall(document.text)
-        self._keys = [digest(all_of, entry.key) for entry in document.entries]
+        all_of = base, *(d for part in document.parts for d in _DIRECTIVE.findall(part.text))
+        files = {part.path: os.path.realpath(part.path) for part in document.parts}
+        self._keys = [digest(all_of, files[e.document.path], e.key) for e in document.entries]
         number = Counter(entry.name for entry in document.entries)
         reads = {
             entry.name: self.kept[key].reads
@@ -66,10 +68,12 @@ class Memo(Generic[T]):
         """Return the output of all entries, cached or new; cache the new output."""
         sources, entries = self._sources, self._document.entries
         said = sources.diags.sorted()
-        starts = [entry.start for entry in entries]
-        places = {bisect_right(starts, (item.span.line, item.span.column)) - 1 for item in said}
+        starts = sorted((e.document.path, e.start, i) for i, e in enumerate(entries))
+        spans = [(at.file, (at.line, at.column), len(entries)) for at in (i.span for i in said)]
+        places = {starts[bisect_right(starts, span) - 1][2] for span in spans if starts}
         names = {item.op for item in said}  # by a YAML alias, the location may be in another entry
-        covered = sources.covered and all(i.span.file == self._document.path for i in said)
+        files = {part.path for part in self._document.parts}
+        covered = sources.covered and all(item.span.file in files for item in said)
         new = {value.name: value for value in resolved}
         given, before, self.kept = [], self.kept, {}
         for i, (entry, key) in enumerate(zip(entries, self._keys, strict=True)):
@@ -106,7 +110,7 @@ def dump(memo: Memo[Pieces]) -> str:
     return json.dumps(kept, ensure_ascii=False)
 
 
-def edited(base: str, document: Document, sources: Sources, memo: Memo[Pieces]) -> list[Pieces]:
+def edited(base: str, document: Documents, sources: Sources, memo: Memo[Pieces]) -> list[Pieces]:
     """Render all entries incrementally; return an empty list if an error was reported."""
     ops = memo.look(base, document, sources)
     if not sources.diags.ok:
@@ -115,7 +119,7 @@ def edited(base: str, document: Document, sources: Sources, memo: Memo[Pieces]) 
 
 
 def chosen(
-    document: Document, sources: Sources, include: Sequence[str], exclude: Sequence[str]
+    document: Documents, sources: Sources, include: Sequence[str], exclude: Sequence[str]
 ) -> list[Pieces]:
     """Render the selected entries and those that they call; an empty list after an error.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ METAL_RULES = "mlxgen.emulator.rules"
 if TYPE_CHECKING:
     from ..model.op import Op
     from ..read.sources import Sources
-    from ..read.yaml import Document, Entry
+    from ..read.yaml import Documents, Entry
 
 
 def mlx_include() -> Path | None:
@@ -45,6 +44,8 @@ def installed_mlx() -> str | None:
 
 def settings_of(project: Path | None, file: Path | None, diags: Diagnostics) -> Settings | None:
     """Return the settings for a YAML file, or for the project's; None if an error was reported.
+
+    A file of a project stands for all files of the project.
 
     The default for ``project`` is the project of the file, or without a file that of the working
     directory. A file outside of any project has default settings, with kernels next to it. The
@@ -75,6 +76,7 @@ def plain_settings(yaml: Path) -> Settings:
         dependencies=(),
         languages=(),
         called=(),
+        more=(),
         **paths | {"yaml": yaml.absolute()},
     )
 
@@ -82,7 +84,7 @@ def plain_settings(yaml: Path) -> Settings:
 def load(
     settings: Settings, diags: Diagnostics, only: Sequence[str] = ()
 ) -> tuple[list[Op], Sources]:
-    """Read and resolve a file; return the operators without errors, and the sources.
+    """Read and resolve a project; return the operators without errors, and the sources.
 
     With ``only`` (see ``select``), only the names of other entries are checked.
     """
@@ -103,13 +105,12 @@ def called(entry: Entry) -> set[str]:
     return {str(entry.name), name, ".".join([*entry.words("module"), name]), *tags}
 
 
-def read(settings: Settings, diags: Diagnostics) -> tuple[Document | None, Sources]:
-    """Parse the file of operators, and return it with the hand-written sources."""
-    from ..read.sources import Sources
-    from ..read.yaml import Document
+def read(settings: Settings, diags: Diagnostics) -> tuple[Documents | None, Sources]:
+    """Parse the files of operators, and return them with the hand-written sources."""
+    from ..read.sources import Sources, near
+    from ..read.yaml import Documents
 
-    shown = os.path.relpath(settings.yaml)
-    document = Document.load(settings.yaml if shown.startswith("..") else shown, diags)
+    document = Documents.load([near(file) for file in settings.files], diags)
     return document, Sources(settings, diags, mlx_include())
 
 

@@ -36,6 +36,7 @@ from ..command.inputs import digest
 from ..diagnostics import Diagnostics, Span, install
 from ..model.op import Op
 from ..read.settings import Settings
+from ..read.sources import near
 from .library import cache_folder
 
 HERE = Path(__file__).resolve().parent
@@ -513,7 +514,7 @@ class _Reporter:
     def _entry(self, source: Path, op: Op | None) -> Span:
         if op is None:
             return Span(os.path.relpath(source), 1, 1, 1, 1)
-        return Span(op.file, op.line, 1, op.line, 1000)
+        return Span(near(self._settings.root / op.file), op.line, 1, op.line, 1000)
 
     def _place(self, message: HostMessage, source: Path, op: Op | None) -> Span:
         """Return the location in a file of the project; the entry for any other file."""

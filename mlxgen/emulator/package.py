@@ -173,7 +173,7 @@ def build_package(
     if described.read_bytes() != (source / "ops.json").read_bytes():
         raise EmulationError(
             f"the operators of the installed {settings.name} (in {source}) differ from those in "
-            f"{settings.relative(settings.yaml)}: install it again (pip install .)"
+            f"{_files(settings)}: install it again (pip install .)"
         )
     say(f"Building {settings.name} for emulation")
     command = [*_tool("cmake"), "--build", str(build), "--target", "mlxgen_ops", "-j", str(jobs)]
@@ -199,9 +199,13 @@ def _operators(settings: Settings) -> list[tuple[Op, Kernel]]:
         raise EmulationError("the operators have errors: see `mlxgen check`")
     found = [(op, kernel) for op in ops if (kernel := op.forward.kernel("metal")) is not None]
     if not found:
-        yaml = settings.relative(settings.yaml)
-        raise EmulationError(f"no operator in {yaml} has a Metal kernel")
+        raise EmulationError(f"no operator in {_files(settings)} has a Metal kernel")
     return found
+
+
+def _files(settings: Settings) -> str:
+    """Return the names of the files of operators."""
+    return ", ".join(map(settings.relative, settings.files))
 
 
 def _host_names(op: Op, kernel: Kernel) -> Iterable[str]:

@@ -26,7 +26,7 @@ from ..diagnostics import Span
 from ..model.dtypes import METAL_TYPES
 from ..model.op import Kernel, Op
 from ..read.preprocess import OWN_INCLUDES, SourceError
-from ..read.sources import Sources
+from ..read.sources import Sources, near
 from ..render.cpp import metal_type
 from ..render.files import metal_element
 from .rules import BrokenRule
@@ -173,7 +173,8 @@ def read_project(
         for error in done.errors:
             if error.span.file == generated and starts:
                 op = [op for line, op in starts if line <= error.span.line][-1]
-                error = BrokenRule(error.code, error.message, Span(op.file, op.line, 1, op.line, 1))
+                file = near(sources.settings.root / op.file)
+                error = BrokenRule(error.code, error.message, Span(file, op.line, 1, op.line, 1))
             found.append(error)
         return SpaceCheck(tuple(found), done.unknown)
 

@@ -502,7 +502,7 @@ class Op:
     forward: Forward
     derivatives: Derivatives
     pure: bool  # its results depend only on its arguments
-    file: str
+    file: str  # of the entry, relative to the project
     line: int
 
     def __post_init__(self) -> None:

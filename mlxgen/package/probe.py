@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -57,11 +58,14 @@ def vector_symbols() -> dict[str, list[str]]:
 
 def of_project(project: settings.Settings) -> dict[str, str | list[str]]:
     """Return the settings of a package, by CMake variable."""
+    names = [project.relative(path) for path in project.files]
     return {
         "MLXGEN_NAME": project.name,
         "MLXGEN_NAMESPACE": project.namespace,
         "MLXGEN_VERSION": project.version,
-        "MLXGEN_YAML": str(project.yaml),
+        "MLXGEN_YAML": [str(path) for path in project.files],
+        "MLXGEN_YAML_NAMES": names,
+        "MLXGEN_YAML_SETTING": f"yaml = {json.dumps(names, ensure_ascii=False)}",
         "MLXGEN_CSRC": str(project.csrc),
         "MLXGEN_METAL": str(project.metal),
     }

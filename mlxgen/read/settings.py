@@ -1,9 +1,10 @@
 """Reads the settings of a project: the ``[tool.mlxgen]`` table of its pyproject.toml.
 
 Every key has a default (``PATHS``, ``TESTS``), so that a package with the usual layout needs no
-table. The user documentation explains the keys. Only ``yaml`` and ``python`` must exist. Paths are
-relative to pyproject.toml and must be inside the project. The version, and without ``mlx`` the
-release of MLX that the package pins, come from the ``[project]`` table.
+table. The user documentation explains the keys. Only ``yaml`` and ``python`` must exist; ``yaml``
+can be a list of paths and patterns. Paths are relative to pyproject.toml and must be inside the
+project. The version, and without ``mlx`` the release of MLX that the package pins, come from the
+``[project]`` table.
 
 This module runs before the build requirements are installed, and therefore uses only the standard
 library (and tomli on Python 3.10).
@@ -16,8 +17,9 @@ import keyword
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +33,7 @@ else:
     import tomli as tomllib
 
 PATHS = {
-    "yaml": "mlx_ops.yaml",  # the operators
+    "yaml": "mlx_ops.yaml",  # the operators; can also be a list
     "csrc": "csrc",  # hand-written C++: CPU kernels (*.h), *.cpp
     "metal": "kernels/metal",  # hand-written Metal kernels
     "python": "python/{name}",  # the importable package
@@ -46,13 +48,14 @@ OLDEST_MLX = "0.31.0"  # generated code does not compile with older ones
 # Names that would hide packages that generated code imports or links.
 RESERVED_NAMES = frozenset({"mlx", "mlxgen", "nanobind"})
 
-# The maximum size of the file of operators.
+# The maximum size of a file of operators.
 MAX_BYTES = 5_000_000
 
 _FILE = "pyproject.toml"
 _TABLE = re.compile(
     r"^[ \t]*(?P<header>\[([^\[\]\n]+)\])(?P<body>.*?)(?=^[ \t]*\[|\Z)", re.M | re.S
 )
+_PATTERN = re.compile(r"[*?[]")
 _NAMESPACE = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*", re.ASCII)
 _MLX = re.compile(r"\s*mlx\s*(?:\[[^]]*\])?\s*(?![\w.-])\(?(?P<versions>[^;)]*)")
 _DISTRIBUTION = re.compile(r"\s*([\w.-]+)")
@@ -75,7 +78,7 @@ class Settings(NamedTuple):
     root: Path
     name: str
     namespace: str
-    yaml: Path
+    yaml: Path  # the first file of operators, to which new ones are added
     csrc: Path
     metal: Path
     python: Path
@@ -88,6 +91,12 @@ class Settings(NamedTuple):
     dependencies: tuple[str, ...] = ()  # the names of the distributions that it requires
     languages: tuple[str, ...] = ()  # that can call the operators (model/languages.py)
     called: tuple[tuple[Path, str], ...] = ()  # paths that messages show by other names
+    more: tuple[Path, ...] = ()  # the other files of operators
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of operators, in order."""
+        return (self.yaml, *self.more)
 
     def relative(self, path: Path) -> str:
         """Return ``path`` as shown in messages: relative to the project if it is inside."""
@@ -110,7 +119,7 @@ def find(folder: Path) -> Path | None:
 def load(root: Path, diagnostics: Diagnostics, yaml: Path | None = None) -> Settings | None:
     """Read the settings of the project in the folder ``root``; None if an error was reported.
 
-    ``yaml`` replaces the project's file of operators.
+    ``yaml`` replaces the project's files of operators, unless it is one of them.
     """
     root = root.resolve()
     reader = _Reader(diagnostics)
@@ -125,6 +134,7 @@ def _resolve(
     table = reader.table(reader.table(document, "tool"), "mlxgen", "tool")
     for key, value in table.items():
         what = f"a list of {LISTS[key]}" if key in LISTS else "a string"
+        what = "a path or a list of paths" if key == "yaml" else what
         if key not in KEYS:
             message = f"unknown key '{key}' in [tool.mlxgen]{did_you_mean(key, KEYS)}"
             reader.error("MG703", message, key, f"use one of {', '.join(KEYS)}", part="key")
@@ -144,6 +154,14 @@ def _resolve(
             reader.error("MG708", f"'{key}' must be a path inside the project", key)
         return found
 
+    def files(texts: str | list[str]) -> Iterator[Path]:
+        for text in [texts] if isinstance(texts, str) else texts:
+            place = path("yaml", text)
+            known = reader.failed or not _PATTERN.search(text)
+            found = [] if known else sorted(glob(text, root_dir=root))
+            matches = [path("yaml", match) for match in found if os.path.isfile(root / match)]
+            yield from matches or [place]
+
     uses = [Use(text, reader.place("uses")) for text in dict.fromkeys(given.get("uses", ()))]
     for used in uses:
         if not _is_package(used.name) or used.name == name:
@@ -153,9 +171,10 @@ def _resolve(
     if not isinstance(version, str) or not _OWN_VERSION.fullmatch(version):
         message = f"'version' must be a version such as 1.0.2, not {version!r}"
         reader.error("MG704", message, "version", table="project")
-    paths = {key: path(key, given.get(key, PATHS[key].format(name=name))) for key in PATHS}
-    if yaml is not None:
-        paths["yaml"] = yaml.absolute()
+    named = {key: given.get(key, PATHS[key].format(name=name)) for key in PATHS}
+    first, *more = files(named.pop("yaml"))
+    if yaml is not None and Path(os.path.realpath(yaml)) not in (first, *more):
+        first, more = yaml.absolute(), []
     releases = _releases(given.get("mlx"), project, reader)
     settings = Settings(
         root=root,
@@ -169,13 +188,20 @@ def _resolve(
         dependencies=_required(project.get("dependencies", [])),
         languages=_languages(given.get("languages", ()), reader),
         called=(),
-        **paths,
+        yaml=first,
+        more=tuple(more),
+        **{key: path(key, text) for key, text in named.items()},
     )
     if reader.failed:
         return None
-    if yaml is None and not os.path.isfile(settings.yaml):
-        shown = settings.relative(settings.yaml)
-        reader.error("MG706", f"the file of operators '{shown}' does not exist", "yaml")
+    for i, file in enumerate(settings.files if yaml is None or more else ()):
+        shown = settings.relative(file)
+        if file in settings.files[:i]:
+            reader.error("MG704", f"'yaml' lists the file '{shown}' twice", "yaml")
+        elif not os.path.isfile(file):
+            message = f"the file of operators '{shown}' does not exist"
+            unmatched = f"'yaml' has the pattern '{shown}', which matches no file"
+            reader.error("MG706", unmatched if _PATTERN.search(shown) else message, "yaml")
     if not os.path.isfile(settings.python / "__init__.py"):
         message = f"the package '{settings.relative(settings.python)}' has no __init__.py"
         help = f"add the file with one line: from {name}._load import *"
@@ -215,7 +241,7 @@ def _is_namespace(text: str) -> bool:
 
 def _fits(key: str, value: object) -> bool:
     """Check that a setting is a string, or a list of strings, and no string empty."""
-    if isinstance(value, list) and key in LISTS:
+    if isinstance(value, list) and key in (*LISTS, "yaml"):
         return value != [] and all(_fits("", text) for text in value)
     return isinstance(value, str) and value != "" and key not in LISTS
 

@@ -1,6 +1,6 @@
-"""Parses a YAML file to entries with the source location of every key and value.
+"""Parses YAML files to entries with the source location of every key and value.
 
-``Document.load`` composes the file once with libyaml, which takes nearly all of the time. An entry
+``Document`` composes a file once with libyaml, which takes nearly all of the time. An entry
 is converted to plain values when its ``data`` is first accessed. The conversion also reports
 mistakes that YAML accepts: duplicate keys, ``no`` as false, missing values. The node graph is kept:
 ``Entry.span`` returns the location of a key or value, and ``Entry.text_span`` the location of a
@@ -13,7 +13,7 @@ Below ``TYPED_KEYS``, numbers include ``1e-5``, which is a string in YAML 1.1.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import cache, cached_property
@@ -91,6 +91,11 @@ class Document(YamlText):
     @classmethod
     def parse(cls, text: str, path: str, diags: Diagnostics) -> Document | None:
         """Parse a string; messages refer to it as ``path``."""
+        document = cls._parsed(text, path, diags)
+        return document if document.entries or document.complete else None
+
+    @classmethod
+    def _parsed(cls, text: str, path: str, diags: Diagnostics) -> Document:
         text = text.removeprefix("\ufeff")
         document = cls(path, text, diags)
         diags.add_source(path, text)
@@ -107,7 +112,12 @@ class Document(YamlText):
                 help = "write '- name: ...', and the other keys below 'name' with its indentation"
                 document.lacks("MG006", message, *extent(text, node), help=help)
             document.entries = document.whole()
-        return document if document.entries or document.complete else None
+        return document
+
+    @property
+    def parts(self) -> Sequence[Document]:
+        """All files of these entries."""
+        return [self]
 
     def whole(self) -> list[Entry]:
         """Return the entries, without those that a misplaced '-' or bracket splits in two."""
@@ -138,6 +148,32 @@ class Document(YamlText):
         """Return all strings that look like the name of an entry, including invalid entries."""
         found = (match[1] or match[2] for match in _NAME_IN_TEXT.finditer(self.text))
         return {_names_of(name)[0] for name in found}
+
+
+class Documents:
+    """The files of entries of a project, in order. To ``resolve`` they are like one file."""
+
+    def __init__(self, parts: Sequence[Document]) -> None:
+        self.parts = parts
+        self.entries = [entry for part in parts for entry in part.entries]
+        self.complete = all(part.complete for part in parts)
+
+    @classmethod
+    def load(cls, paths: Sequence[str], diags: Diagnostics) -> Documents | None:
+        """Read files and report errors to ``diags``; return None if one cannot be read."""
+        texts = {path: text for path in paths if (text := read_text(path, diags)) is not None}
+        return cls.parse(texts, diags) if len(texts) == len(paths) else None
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str], diags: Diagnostics) -> Documents | None:
+        """Parse strings, by the path of their file; return None if one has no readable entry."""
+        parts = [Document._parsed(text, path, diags) for path, text in texts.items()]
+        usable = all(part.entries or part.complete or part.names() for part in parts)
+        return cls(parts) if usable else None
+
+    def names(self) -> set[str]:
+        """Return all strings that look like the name of an entry, including invalid entries."""
+        return set[str]().union(*(part.names() for part in self.parts))
 
 
 class Entry:

@@ -8,7 +8,6 @@ clang-format.
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -133,7 +132,6 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "cast": cast,
     "binding_type": binding_type,
     "metal_stem": metal_stem,
-    "file_name": os.path.basename,
     "prefix": lambda text, before: before + text,
     "listed": ", ".join,
     "folded": lambda text: " ".join(text.split()),

@@ -60,6 +60,7 @@ class Pieces(NamedTuple):
     arguments: Sequence[str]  # the arrays
     calls: Mapping[str, bool]  # other entries; true if only derivatives call one
     refuses: bool  # internal, and differentiating may raise
+    file: str  # of the entry, relative to the project
     line: int  # the first line of the entry
     header: str  # text of its own files; empty if these are up to date
     source: str
@@ -133,6 +134,7 @@ def pieces(op: Op, package: Package) -> Pieces:
         arguments=[p.name for p in op.arguments.arrays],
         calls={name: name not in op.calls_of_result for name in sorted(op.calls)},
         refuses=op.refuses,
+        file=op.file,
         line=op.line,
         header=_render("op.h.j2", package, op=view),
         source=op_source(view, package),

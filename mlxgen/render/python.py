@@ -163,5 +163,6 @@ def op_dict(op: Op) -> dict[str, Any]:
         "tags": sorted(op.entry.tags),
         "variants": list(op.entry.variants),
         "deprecated": op.entry.deprecated,
+        "file": op.file,
         "line": op.line,
     }

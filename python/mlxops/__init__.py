@@ -1,4 +1,4 @@
-"""mlxops: operators for MLX, generated from mlx_ops.yaml.
+"""mlxops: operators for MLX, generated from mlx_ops.yaml and ops/.
 
     >>> import mlx.core as mx
     >>> import mlxops

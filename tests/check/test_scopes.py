@@ -26,8 +26,10 @@ def test_all_names_of_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
         return compiled(self, path, text, want, names, **more)
 
     monkeypatch.setattr(contexts.Context, "formula", formula)
-    for yaml in (project.YAML, Path(__file__).parents[2] / "mlx_ops.yaml"):
-        operators.load(project.settings(yaml), Diagnostics())
+    operators.load(project.settings(project.YAML), Diagnostics())
+    mlxops = operators.settings_of(Path(__file__).parents[2], None, Diagnostics())
+    assert mlxops
+    operators.load(mlxops, Diagnostics())
     others = set()
     for context, names in seen:
         arguments = {arg.name for arg in context.signature.args}

@@ -18,8 +18,10 @@ from mlxgen.command import generate
 from mlxgen.command.memo import Memo
 from mlxgen.command.write import MANIFEST, Manifest
 from mlxgen.diagnostics import Diagnostics
+from mlxgen.read.settings import Settings
 
 YAML = "mlx_ops.yaml"
+MORE = ("ops/a.yaml", "ops/b.yaml")  # the other files of operators, which may not exist
 EDITS = int(os.environ.get("MEMO_EDITS", "25"))  # of each seed; 500 for 2,000 edits
 
 # Some names are those of MLX's functions that other entries call.
@@ -102,21 +104,36 @@ class Edits:
         self.kinds: list[Callable[[], None]] = [self.entry] * 8
         self.kinds += [self.add, self.remove, self.move, self.comment, self.doc, self.anchor] * 2
         self.kinds += [self.shadow, self.signature, self.tag, self.noise, self.part] * 3
+        self.kinds += [self.transfer] * 4
         self.kinds += [self.cpp, self.metal, self.settings, self.output, self.undo]
 
     def edit(self) -> None:
         self.random.choice(self.kinds)()
 
+    @property
+    def project(self) -> Settings:
+        """The settings of the project."""
+        more = tuple(self.folder / name for name in self.files[1:])
+        return project.settings(self.folder / YAML, self.name)._replace(more=more)
+
+    @property
+    def files(self) -> list[str]:
+        """The files of operators."""
+        return [YAML, *(name for name in MORE if (self.folder / name).exists())]
+
     def entry(self) -> None:
-        parts = entries(self.read(YAML))
+        name = self.random.choice(self.files)
+        parts = entries(self.read(name))
         fitting = [[r for r in REPLACED if re.search(r[0], part)] for part in parts]
-        at = self.random.choice([i for i in range(1, len(parts)) if fitting[i]])
+        at = self.random.choice([i for i in range(1, len(parts)) if fitting[i]] or [0])
+        if not fitting[at]:
+            return
         pattern, texts = self.random.choice(fitting[at])
         places = [*re.finditer(pattern, parts[at])]
         place = self.random.choice(places)
         new = self.random.choice(texts)
         parts[at] = parts[at][: place.start()] + new + parts[at][place.end() :]
-        self.write(YAML, "".join(parts))
+        self.write(name, "".join(parts))
 
     def add(self) -> None:
         name, formula = self.random.choice(NAMES), self.random.choice(FORMULAS)
@@ -147,8 +164,24 @@ class Edits:
         parts.insert(self.random.randrange(1, len(parts)), part)
         self.write(YAML, "".join(parts))
 
+    def transfer(self) -> None:
+        """Move an entry to another file, possibly a new one, or all entries of a file."""
+        source = self.random.choice(self.files)
+        target = self.random.choice([name for name in (YAML, *MORE) if name != source])
+        there = entries(self.read(target) if target in self.files else "")
+        parts = entries(self.read(source))
+        count = 1 if source == YAML or self.random.random() < 0.7 else len(parts) - 1
+        for _ in range(count):
+            part = parts.pop(self.random.randrange(1, len(parts))).rstrip("\n") + "\n"
+            there.insert(self.random.randrange(1, len(there) + 1), part)
+        self.write(target, "".join(there))
+        self.write(source, "".join(parts))
+        if len(parts) == 1 and source != YAML:
+            (self.folder / source).unlink()
+
     def comment(self) -> None:
-        self.write(YAML, "# A line more.\n" + self.read(YAML))
+        name = self.random.choice(self.files)
+        self.write(name, "# A line more.\n" + self.read(name))
 
     def doc(self) -> None:
         doc = f"  doc: Number {self.random.randrange(5)}, of `softcap`.\n"
@@ -214,13 +247,16 @@ class Edits:
 
     def undo(self) -> None:
         """Restore the initial state."""
+        self.name = "ops"
         for name in (YAML, "csrc/kernels.h", "kernels/metal/kernels.metal"):
             shutil.copy(project.HERE / name, self.folder / name)
+        shutil.rmtree(self.folder / "ops", ignore_errors=True)
 
     def read(self, name: str) -> str:
         return (self.folder / name).read_text()
 
     def write(self, name: str, text: str) -> None:
+        (self.folder / name).parent.mkdir(exist_ok=True)
         (self.folder / name).write_text(text)
 
 
@@ -253,7 +289,7 @@ def test_as_a_run_over_everything(
         said = []
         for output in (folder / "out", tmp_path / f"fresh{number}"):
             diags = Diagnostics()
-            generate.generate(project.settings(folder / YAML, edits.name), output, diags)
+            generate.generate(edits.project, output, diags)
             said.append(diags.render_text())
         assert said[0] == said[1]
         if not diags.ok:

@@ -191,6 +191,42 @@ async def test_diagnostics(editor: Editor) -> None:
 
 
 @pytest.mark.asyncio
+async def test_several_files(client: LanguageClient, folder: Path) -> None:
+    """The files of a project are one; open ones are read from the editor."""
+    settings = '[tool.mlxgen]\nyaml = ["mlx_ops.yaml", "ops/*.yaml"]\n'
+    text = PROJECT["pyproject.toml"]
+    assert text.count("[tool.mlxgen]\n") == 1
+    (folder / "pyproject.toml").write_text(text.replace("[tool.mlxgen]\n", settings))
+    (folder / "ops").mkdir()
+    path = folder / "ops" / "more.yaml"
+    eighth = '- signature: "eighth(array x) -> array"\n  composite: halve(quarter(x))\n'
+    path.write_text(eighth.replace("quarter", "quart"))
+    first, more = Editor(client, folder / "mlx_ops.yaml"), Editor(client, path)
+    assert await first.write(YAML) == []
+    (item,) = client.diagnostics[path.as_uri()]
+    assert item.code == "MG304" and "quart" in item.message
+    assert await more.write(eighth) == []
+    assert await more.go("quarter(") == [("mlx_ops.yaml", 9, 3)]
+    assert "quarter" in await more.complete("composite: ")
+    assert "Half of it" in await more.hover("halve(")
+    symbols = await client.text_document_document_symbol_async(
+        lsp.DocumentSymbolParams(lsp.TextDocumentIdentifier(more.uri))
+    )
+    assert [(found.name, found.location.uri) for found in symbols] == [("eighth", more.uri)]
+    # An edit of one file changes the messages of the other.
+    assert await first.write(YAML.replace("quarter", "eighth")) == []
+    item = client.diagnostics[more.uri][0]
+    (there,) = item.related_information
+    assert (item.code, there.location.uri) == ("MG601", first.uri)
+    assert await first.write(YAML.replace("quarter", "quarters")) == []
+    (item,) = client.diagnostics[more.uri]
+    assert item.code == "MG304"
+    assert await more.fixed(item) == eighth.replace("quarter", "quarters")
+    assert await first.write(YAML + eighth.replace("eighth", "other")) == []
+    assert not client.diagnostics[more.uri]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 async def test_positions(editor: Editor, end: str) -> None:
     """Columns count UTF-16 code units, and edits use the line ends of the file."""

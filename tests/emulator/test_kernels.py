@@ -22,7 +22,7 @@ def schedule(request):
 
 
 def rows_launch(width, threadgroups):
-    """Return the launch of mlx_ops.yaml: a thread per four columns."""
+    """Return the launch of ops/nn.yaml: a thread per four columns."""
     threads = min(1024, (width + 127) // 128 * 32)
     return {"grid": (threads, threadgroups), "threadgroup": (threads,)}
 

@@ -41,7 +41,7 @@ FILES = {
 
         [tool.mlxgen]
         mlx = {LISTED}
-        yaml = "ops/tiny.yaml"
+        yaml = ["ops/tiny.yaml", "more/*.yaml"]
         csrc = "ops"
         """,
     "ops/tiny.yaml": """
@@ -49,6 +49,11 @@ FILES = {
           signature: "scaled(array x, float by=2) -> array"
           dispatch: {cpu: scaled}
           grad: {x: by * grad}
+        """,
+    "more/twice é.yaml": """
+        - name: twice
+          signature: "twice(array x) -> array"
+          composite: scaled(x)
         """,
     "ops/scaled.h": """
         #pragma once
@@ -69,7 +74,7 @@ USE = """
 import mlx.core as mx
 import tiny_ops
 x = mx.array([1.0, 2.0])
-print(mx.__version__, tiny_ops.scaled(x).tolist(), end=" ")
+print(mx.__version__, tiny_ops.twice(x).tolist(), end=" ")
 print(mx.grad(lambda x: tiny_ops.scaled(x, 3.0).sum())(x).tolist(), tiny_ops._ext.__file__)
 """
 
@@ -145,7 +150,8 @@ def test_wheel(wheel: Path) -> None:
     sources = {name.partition("sources/")[2] for name in names if "/sources/" in name}
     assert sources == {
         "csrc/scaled.h",
-        "mlx_ops.yaml",
+        "more/twice é.yaml",
+        "ops/tiny.yaml",
         "pyproject.toml",
         "python/tiny_ops/__init__.py",
     }

@@ -46,6 +46,29 @@ def test_settings_are_read(tmp_path: Path, load: Load) -> None:
 
 
 @pytest.mark.parametrize(
+    ("listed", "files"),
+    [
+        ('"b.yaml"', ["b.yaml"]),
+        ('["b.yaml", "ops/*.yaml"]', ["b.yaml", "ops/a.yaml", "ops/b.yaml"]),
+        ('["ops/[b].yaml", "?.yaml"]', ["ops/b.yaml", "b.yaml"]),
+        ('"ops/*.y*ml"', ["ops/a.yaml", "ops/b.yaml", "ops/c.yml"]),
+    ],
+)
+def test_files_of_operators(tmp_path: Path, load: Load, listed: str, files: list[str]) -> None:
+    """Patterns match files, sorted by name, but no folders and no hidden files of editors."""
+    (tmp_path / "ops" / "folder.yaml").mkdir(parents=True)
+    for name in ("b.yaml", "ops/b.yaml", "ops/a.yaml", "ops/c.yml", "ops/.#a.yaml"):
+        (tmp_path / name).touch()
+    found, diags = load(f'[project]\nname = "tiny"\n[tool.mlxgen]\nyaml = {listed}\n')
+    assert found is not None, diags.render_text()
+    assert [found.relative(path) for path in found.files] == files
+    # A file that is none of them replaces them all.
+    for name, expected in ((files[-1], files), ("ops/.#a.yaml", ["ops/.#a.yaml"])):
+        found = settings.load(tmp_path, diags, tmp_path / name)
+        assert found and [found.relative(path) for path in found.files] == expected
+
+
+@pytest.mark.parametrize(
     ("dependencies", "release"),
     [
         ('["mlx[cpu]==0.32.4"]', "0.32.4"),
@@ -214,12 +237,27 @@ def test_no_pyproject(tmp_path: Path) -> None:
         ('python = "python/ops"', "MG707", 10, 22),
         ('docs = "/docs"', "MG708", 8, 15),
         ('csrc = "a/../../b"', "MG708", 8, 19),
+        ('yaml = ["a.yaml", "none.yaml"]', "MG706", 8, 31),
+        ('yaml = ["a.yaml", "ops/none*.yaml"]', "MG706", 8, 36),
+        ('yaml = ["a.yaml", "*.yaml"]', "MG704", 8, 28),
+        ('yaml = ["a.yaml", "./a.yaml"]', "MG704", 8, 30),
+        ('yaml = ["a.yaml", ""]', "MG704", 8, 22),
+        ("yaml = []", "MG704", 8, 10),
+        ("yaml = [3]", "MG704", 8, 11),
+        ('yaml = ["a.yaml", "../*.yaml"]', "MG708", 8, 31),
+        ('yaml = ["/**/*.yaml"]', "MG708", 8, 22),
+        ('yaml = "links/*.yaml"', "MG708", 8, 22),
     ],
 )
-def test_place(load: Load, line: str, code: str, column: int, end: int) -> None:
+def test_place(load: Load, line: str, code: str, column: int, end: int, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").touch()
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "b.yaml").symlink_to(tmp_path.parent / "outside.yaml")
+    (tmp_path.parent / "outside.yaml").touch()
     found, diagnostics = load(f'[project]\nname = "tiny"\n\n[tool.mlxgen]\n{line}\n')
     assert found is None
     item = next(item for item in diagnostics.sorted() if item.code == code)
+    assert "yaml" not in line or len(diagnostics) == 1
     assert (item.span.line, item.span.column, item.span.end_column) == (5, column, end)
 
 

@@ -41,7 +41,7 @@ def write(root: Path) -> None:
     shutil.rmtree(root / FOLDER, ignore_errors=True)
     (root / FOLDER).mkdir()
     settings, made = _public(root)
-    drawable = plots.drawable(settings.yaml)
+    drawable = plots.drawable(*settings.files)
     for overloads in (found for _, module in reference_modules(made) for found in module):
         path = overloads[0].path
         subjects = drawable.get(path)

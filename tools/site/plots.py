@@ -35,13 +35,13 @@ STYLE: Any = {
 } | {f"{name}color": TEXT for name in ("text.", "axes.edge", "axes.label", "xtick.", "ytick.")}
 
 
-def drawable(entries: Path) -> dict[str, list[Subject]]:
+def drawable(*entries: Path) -> dict[str, list[Subject]]:
     """Return the samples of elementwise operators, by name in Python.
 
     Args:
-        entries: The YAML file, for the samples.
+        entries: The YAML files, for the samples.
     """
-    samples = {str(entry.get("name")): entry.get("samples") for entry in _load(entries)}
+    samples = {str(entry.get("name")): entry.get("samples") for entry in _load(*entries)}
     ops = json.loads(files("mlxops").joinpath("ops.json").read_text(encoding="utf-8"))["operators"]
     return {found[0].path: found for op in ops if (found := _subjects(op, samples))}
 
@@ -60,8 +60,8 @@ def figure(subjects: list[Subject]) -> str:
         return f"```{{raw}} html\n{_html(subjects)}\n```"
 
 
-def _load(entries: Path) -> list[dict[str, Any]]:
-    return list(yaml.safe_load(entries.read_text(encoding="utf-8")))
+def _load(*paths: Path) -> list[dict[str, Any]]:
+    return [entry for path in paths for entry in yaml.safe_load(path.read_text(encoding="utf-8"))]
 
 
 def _subjects(op: dict[str, Any], samples: dict[str, Any]) -> list[Subject]:

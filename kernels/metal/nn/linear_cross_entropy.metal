@@ -21,7 +21,7 @@ static constant constexpr const int side = 64; // rows, and words at a time
 static constant constexpr const int deep = 16; // features at a time
 static constant constexpr const int pitch = deep + 4; // avoids bank conflicts
 static constant constexpr const int tiles = side / 2 / 8;
-static constant constexpr const int part_words = 2048; // as in mlx_ops.yaml
+static constant constexpr const int part_words = 2048; // as in ops/nn.yaml
 
 /** Rows of a matrix, from a given row on, with the same number of columns as x.
  */

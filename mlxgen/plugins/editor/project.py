@@ -1,11 +1,11 @@
-"""A file of operators in an editor, checked after every edit as ``mlxgen check`` would check it.
+"""A project in an editor, checked after every edit as ``mlxgen check`` would check it.
 
 Each check resolves only the edited entries and the entries with errors (command/memo.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,19 +18,25 @@ from ...model.used import UsedOperator
 from ...read.settings import Settings
 from ...read.sources import Sources, near
 from ...read.used import packages
-from ...read.yaml import Document
+from ...read.yaml import Documents
 
 
 class Project:
-    """A file of operators; the attributes describe its last ``check``.
+    """The files of operators of a project; the attributes describe the last ``check``.
 
     ``unsaved`` maps absolute paths to strings that replace the contents of hand-written files.
+    ``read`` returns the text of the files after the first.
     """
 
-    def __init__(self, yaml: Path, unsaved: Mapping[str, str]) -> None:
-        self.yaml, self.unsaved = yaml, unsaved
+    def __init__(
+        self,
+        yaml: Path,
+        unsaved: Mapping[str, str],
+        read: Callable[[Path], str] = Path.read_text,
+    ) -> None:
+        self.yaml, self.unsaved, self.read = yaml, unsaved, read
         self.settings: Settings | None = None
-        self.document: Document | None = None
+        self.document: Documents | None = None
         self.sources: Sources | None = None
         self.ops: dict[str, Op] = {}  # by name; for an invalid entry, its last valid version
         self.diagnostics: list[Diagnostic] = []
@@ -53,7 +59,10 @@ class Project:
         return [self.ops[name] for name in names if name in self.ops]
 
     def check(self, text: str) -> None:
-        """Check a new version of the file. ``diagnostics`` are then those of ``mlxgen check``."""
+        """Check a new version of the first file.
+
+        ``diagnostics`` are then those of ``mlxgen check``.
+        """
         diags = Diagnostics()
         with suppress(TooMany):
             self._check(text, diags)
@@ -63,7 +72,8 @@ class Project:
         settings = operators.settings_of(None, self.yaml, diags)
         if settings is None:
             return
-        document = Document.parse(text, near(self.yaml), diags)
+        more = {near(path): self.read(path) for path in settings.more}
+        document = Documents.parse({near(self.yaml): text} | more, diags)
         sources = Sources(settings, diags, operators.mlx_include(), self.unsaved)
         self.settings, self.sources = settings, sources
         if document is None:

@@ -112,8 +112,10 @@ class Server:
                 yaml = found.yaml
         elif path.suffix in (".yaml", ".yml"):
             named = path.name == PATHS["yaml"] or _SCHEMA.match(self.text(path).text)
-            yaml = path if named or (found and found.yaml == path) else None
-        return self.projects.setdefault(yaml, Project(yaml, self.unsaved)) if yaml else None
+            yaml = found.yaml if found and path in found.files else path if named else None
+        if yaml and yaml not in self.projects:
+            self.projects[yaml] = Project(yaml, self.unsaved, lambda path: self.text(path).text)
+        return self.projects[yaml] if yaml else None
 
     def edited(self, params: Any) -> None:
         """Schedule a check after a file was opened, edited, saved or closed."""
@@ -128,7 +130,7 @@ class Server:
         workspace = self.lsp.client_capabilities.workspace
         watches = workspace and workspace.did_change_watched_files
         if watches and watches.dynamic_registration:
-            files = [lsp.FileSystemWatcher("**/*.{h,cpp,metal,toml}")]
+            files = [lsp.FileSystemWatcher("**/*.{h,cpp,metal,toml,yaml,yml}")]
             options = lsp.DidChangeWatchedFilesRegistrationOptions(files)
             asked = lsp.Registration("files", lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES, options)
             self.lsp.client_register_capability(lsp.RegistrationParams([asked]))
@@ -374,10 +376,12 @@ class Server:
         """Return the entries, for the outline and for symbol search."""
         project = self.project(_path(params))
         document = self.now(project).document if project else None
-        if project is None or document is None or _path(params) != project.yaml:
+        if project is None or document is None:
             return []
-        named = ((self.location(e.span(), project), e.name or "?") for e in document.entries)
-        return [lsp.SymbolInformation(*found, lsp.SymbolKind.Function) for found in named]
+        path, kind = _path(params), lsp.SymbolKind.Function
+        named = ((e.span(), e.name or "?") for e in document.entries)
+        own = ((at, name) for at, name in named if self.file(at, project) == path)
+        return [lsp.SymbolInformation(self.location(at, project), name, kind) for at, name in own]
 
 
 def _path(params: Any) -> Path:

@@ -34,7 +34,7 @@ from ...package.uses import Compiled, compiled
 from ...read.preprocess import SourceError
 from ...read.settings import Settings
 from ...read.sources import Sources, near
-from ...read.yaml import Document
+from ...read.yaml import Documents
 from ...render.files import Pieces, package_files, pieces
 from . import module
 from .inputs import Inputs
@@ -57,7 +57,7 @@ class Chosen:
     """Some operators of a project, with all that they call."""
 
     settings: Settings
-    document: Document
+    document: Documents
     sources: Sources
     ops: Sequence[Op]
 
@@ -282,7 +282,7 @@ def _obtain(kind: str, key: str, about: str, make: Callable[[Path], Iterable[str
 
 def chosen(
     settings: Settings,
-    document: Document,
+    document: Documents,
     sources: Sources,
     names: Collection[str],
     likely: Collection[str],

@@ -12,7 +12,7 @@ from ...read.settings import Settings
 from .load import machine
 
 if TYPE_CHECKING:
-    from ...read.yaml import Document
+    from ...read.yaml import Documents
 
 
 class Inputs(NamedTuple):
@@ -21,7 +21,7 @@ class Inputs(NamedTuple):
     entries: Sequence[str]
     files: Sequence[str]  # hand-written
 
-    def hash(self, document: Document, base: str) -> str:
+    def hash(self, document: Documents, base: str) -> str:
         """Hash their contents."""
         # An overload of the same name in Python is an input, too.
         names = {entry.python_name for entry in document.entries if entry.name in self.entries}

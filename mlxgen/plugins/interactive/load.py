@@ -39,7 +39,8 @@ def load(source: str | os.PathLike[str], *, cpp: str = "", metal: str = "") -> M
 
     Args:
         source: YAML entries, or the path of a `.yaml` file of entries. A file is used with the
-            folders `csrc/` and `kernels/metal/` next to it, or those that its project names.
+            folders `csrc/` and `kernels/metal/` next to it, or those that its project names. A file
+            of a project stands for all files of the project.
         cpp: C++ functions that the entries name. `mlxgen/scalar.h` is included.
         metal: Metal functions or kernels that the entries name.
 
@@ -135,16 +136,17 @@ def machine() -> Sequence[object]:
 
 
 def _around(file: Path) -> Sequence[object]:
-    """Return the path of a file of entries and the inputs that belong to it."""
+    """Return all files of operators of the project of a file, and their inputs."""
     from ...command.operators import settings_of
     from ...diagnostics import Diagnostics
 
-    yaml = file.read_bytes()
+    file.read_bytes()  # raises OSError if it cannot be read
     diags = Diagnostics()
     settings = settings_of(None, file, diags)
     if settings is None:
         raise LoadError(diags.render_text(), diags.render_text(color=True))
-    return [yaml, base_hash(settings)]
+    texts = [(str(path), path.read_bytes()) for path in settings.files]
+    return [texts, base_hash(settings)]
 
 
 def imported(name: str, package: Path) -> ModuleType:

@@ -37,7 +37,7 @@ from .load import progress
 from .request import LoadError
 
 if TYPE_CHECKING:
-    from ...read.yaml import Document
+    from ...read.yaml import Documents
 
 PAUSE = 0.3  # seconds between looks at the files
 SHOWN = 3  # failures of an operator
@@ -126,7 +126,7 @@ class _Run:
         """Return the modification times of all files of the project that can matter."""
         settings = operators.settings_of(self.project, None, Diagnostics())
         root = (self.project or Path.cwd()).resolve()
-        paths = [settings.root / "pyproject.toml", settings.yaml] if settings else []
+        paths = [settings.root / "pyproject.toml", *settings.files] if settings else []
         paths += kernel_files(settings) if settings else [root / "pyproject.toml"]
         found = []
         for path in paths:
@@ -186,7 +186,7 @@ class _Run:
         self._print([results[name] for name in entries])
         return not any(result.failures for result in results.values())
 
-    def _named(self, document: Document, settings: Settings, diags: Diagnostics) -> list[str]:
+    def _named(self, document: Documents, settings: Settings, diags: Diagnostics) -> list[str]:
         """Return the named entries, or all that have checks."""
         public = [e for e in document.entries if e.name and "internal" not in e.words("tags")]
         if not self.names:

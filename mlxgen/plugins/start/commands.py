@@ -33,7 +33,7 @@ from ...read.sources import Sources
 
 if TYPE_CHECKING:
     from ...model.signature import Arg, Output, Signature
-    from ...read.yaml import Document
+    from ...read.yaml import Document, Documents
 
 _NEW = Path(__file__).parent / "new"
 
@@ -178,11 +178,11 @@ def add(diags: Diagnostics, signature: str, project: Path | None, **options: Any
     assert document is not None
     # Bytes, so that line endings stay unchanged.
     before = settings.yaml.read_bytes().decode()
-    margin = _margin(document, settings)
+    margin = _margin(document.parts[0], settings)
     plan = _Plan(signature, _parsed(signature), margin=margin, **options)
     gap = "\n" * (bool(before.strip()) + (before.rstrip(" ")[-1:] not in ("\n", "")))
     line = len(LINE_BREAK.findall(before + gap)) + 1
-    new = _New(settings, before + gap, plan.entry(), plan.shared, diags)
+    new = _New(settings, document, before + gap, plan.entry(), plan.shared, diags)
     stubs = new.stubs()
     end = "\r\n" if "\r\n" in before else "\n"
     after = before + (gap + plan.entry()).replace("\n", end)
@@ -414,10 +414,18 @@ class _New:
     """An entry to append; it is checked together with all others before anything is written."""
 
     def __init__(
-        self, settings: Settings, before: str, entry: str, shared: bool, diags: Diagnostics
+        self,
+        settings: Settings,
+        document: Documents,
+        before: str,
+        entry: str,
+        shared: bool,
+        diags: Diagnostics,
     ) -> None:
         self.settings, self.entry, self.shared, self.diags = settings, entry, shared, diags
-        self.text = before + entry
+        self.file = document.parts[0].path
+        self.texts = {part.path: part.text for part in document.parts}
+        self.texts[self.file] = before + entry
         self.above = len(LINE_BREAK.findall(before))
 
     def stubs(self) -> dict[Path, str]:
@@ -437,14 +445,14 @@ class _New:
         """Check the entry with these files, and fail on any error. Without files, return the
         missing kernels."""
         from ...check.file import resolve
-        from ...read.yaml import Document
+        from ...read.yaml import Documents
 
         found = Diagnostics()
-        document = Document.parse(self.text, self.settings.relative(self.settings.yaml), found)
+        document = Documents.parse(self.texts, found)
         unsaved = {str(path): text for path, text in files.items()}
         sources = Sources(self.settings, found, operators.mlx_include(), unsaved)
-        if document is not None and document.entries:
-            only = {document.entries[-1].name}
+        if document is not None and document.parts[0].entries:
+            only = {document.parts[0].entries[-1].name}
             ops = resolve(document, self.settings, sources, found, only)
             operators.check_metal(ops, sources, found)
         missing: list[Declaration] = []
@@ -463,7 +471,7 @@ class _New:
     def _moved(self, span: Span) -> Span:
         """Convert a span in the entry, which is not in a file yet; return other spans unchanged."""
         file, line, column, end_line, end_column = span
-        if line <= self.above or file != self.settings.relative(self.settings.yaml):
+        if line <= self.above or file != self.file:
             return span
         return Span(_ENTRY, line - self.above, column, end_line - self.above, end_column)
 

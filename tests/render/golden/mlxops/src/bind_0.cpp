@@ -43,6 +43,17 @@ auto block_diag_python(
   return mlxops::block_diag(mlxgen::get(arrays, like), s.value);
 }
 
+auto axpby_python(
+    const mlxgen::ArrayArg& x,
+    const mlxgen::ArrayArg& y,
+    double alpha,
+    double beta,
+    const mlxgen::StreamArg& s) {
+  auto like = mlxgen::weak_dtype(x, y);
+  return mlxops::axpby(
+      mlxgen::get(x, like), mlxgen::get(y, like), alpha, beta, s.value);
+}
+
 auto lgamma_python(const mlxgen::ArrayArg& x, const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(x);
   return mlxops::lgamma(mlxgen::get(x, like), s.value);
@@ -92,17 +103,6 @@ auto embedding_bag_python(
       mlxgen::get(per_sample_weights, like),
       mode,
       s.value);
-}
-
-auto axpby_python(
-    const mlxgen::ArrayArg& x,
-    const mlxgen::ArrayArg& y,
-    double alpha,
-    double beta,
-    const mlxgen::StreamArg& s) {
-  auto like = mlxgen::weak_dtype(x, y);
-  return mlxops::axpby(
-      mlxgen::get(x, like), mlxgen::get(y, like), alpha, beta, s.value);
 }
 
 } // namespace
@@ -168,6 +168,31 @@ void bind_0(nb::module_& root) {
 
         Args:
             arrays (list(array)): Arrays of at most two axes.
+
+        Returns:
+            array: The output array.
+      )pbdoc"));
+  module_examples.def(
+      "axpby",
+      &axpby_python,
+      "x"_a,
+      "y"_a,
+      "alpha"_a = 1.0,
+      "beta"_a = 1.0,
+      nb::kw_only(),
+      "stream"_a = nb::none(),
+      nb::sig(
+          "def axpby(x: scalar | array, y: scalar | array, alpha: float = 1.0, beta: float = 1.0, *, stream: StreamOrDevice = None) -> array"),
+      mlxgen::doc(R"pbdoc(
+        Scale and add, ``alpha * x + beta * y``, in one pass.
+
+        The operator of MLX's tutorial on extensions.
+
+        Args:
+            x (array): Input array or scalar.
+            y (array): Input array or scalar.
+            alpha (float, optional): Factor of ``x``. Default: ``1.0``.
+            beta (float, optional): Factor of ``y``. Default: ``1.0``.
 
         Returns:
             array: The output array.
@@ -336,31 +361,6 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: A row for each bag, ``(B, D)``.
-      )pbdoc"));
-  module_examples.def(
-      "axpby",
-      &axpby_python,
-      "x"_a,
-      "y"_a,
-      "alpha"_a = 1.0,
-      "beta"_a = 1.0,
-      nb::kw_only(),
-      "stream"_a = nb::none(),
-      nb::sig(
-          "def axpby(x: scalar | array, y: scalar | array, alpha: float = 1.0, beta: float = 1.0, *, stream: StreamOrDevice = None) -> array"),
-      mlxgen::doc(R"pbdoc(
-        Scale and add, ``alpha * x + beta * y``, in one pass.
-
-        The operator of MLX's tutorial on extensions.
-
-        Args:
-            x (array): Input array or scalar.
-            y (array): Input array or scalar.
-            alpha (float, optional): Factor of ``x``. Default: ``1.0``.
-            beta (float, optional): Factor of ``y``. Default: ``1.0``.
-
-        Returns:
-            array: The output array.
       )pbdoc"));
 }
 

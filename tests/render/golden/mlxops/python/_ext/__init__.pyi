@@ -6,11 +6,11 @@ from typing import Literal, TypeAlias
 
 from mlx.core import Device, DeviceType, Dtype, Stream, ThreadLocalStream, array
 
+from . import examples as examples
+
 from . import special as special
 
 from . import nn as nn
-
-from . import examples as examples
 
 scalar: TypeAlias = bool | int | float | builtins.complex
 StreamOrDevice: TypeAlias = Stream | ThreadLocalStream | Device | DeviceType | None
@@ -19,9 +19,9 @@ __all__ = [
     "sincos",
     "segment_sum",
     "block_diag",
+    "examples",
     "special",
     "nn",
-    "examples",
     "dispatch_table",
 ]
 

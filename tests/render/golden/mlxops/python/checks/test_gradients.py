@@ -7,14 +7,15 @@ from math import inf, nan  # noqa: F401, in samples
 
 import mlxops
 from mlxgen.testing.cases import case, make_tests
+import mlxops.examples
 import mlxops.special
 import mlxops.nn
-import mlxops.examples
 
 CASES = [
     case(mlxops.sincos, {}),
     case(mlxops.segment_sum, {'x': {'shape': [8, 3]}, 'segment_ids': {'high': 5, 'values': [0, 2, 3, 2, 5, -2, 4, 0], 'dtype': 'int32', 'bounds': {'high': 'num_segments + 1'}}, 'num_segments': 4}),
     case(mlxops.block_diag, {'arrays': [{'shape': [2, 3]}, {'shape': [1, 1]}, {'shape': [4]}, {'shape': []}]}),
+    case(mlxops.examples.axpby, {'x': {'shape': [3, 4]}, 'y': {'shape': [4]}, 'alpha': 1.5, 'beta': -0.5}),
     case(mlxops.special.lgamma, {'x': {'low': 0.1, 'high': 6}}),
     case(mlxops.special.lgamma, {'x': {'low': 6, 'high': 30}}),
     case(mlxops.special.lgamma, {'x': {'values': [-0.5, -1.3, -2.7, -4.4, -7.25]}}),
@@ -27,7 +28,6 @@ CASES = [
     case(mlxops.nn.embedding_bag, {'weight': {'shape': [5, 3]}, 'indices': {'low': 0, 'high': 4, 'values': [[0, 2], [4, 4], [2, 1]], 'dtype': 'int32', 'bounds': {'high': 'weight.shape[0] - 1'}}}),
     case(mlxops.nn.embedding_bag, {'weight': {'shape': [5, 6]}, 'indices': {'low': 0, 'high': 7, 'values': [0, 2, 4, 4, 2, 7], 'dtype': 'int32', 'bounds': {'high': 'weight.shape[0] + 2'}}, 'offsets': {'low': 0, 'high': 6, 'values': [0, 2, 2, 5], 'dtype': 'int32', 'bounds': {'high': 'indices.size'}}, 'per_sample_weights': {'shape': [6]}, 'mode': 'sum'}),
     case(mlxops.nn.embedding_bag, {'weight': {'values': [[0.5, 1.0], [-2.0, 3.0], [4.0, 0.25]]}, 'indices': {'low': 0, 'high': 2, 'values': [[0, 2], [1, 1], [2, 1]], 'dtype': 'int32', 'bounds': {'high': 'weight.shape[0] - 1'}}, 'mode': 'max'}),
-    case(mlxops.examples.axpby, {'x': {'shape': [3, 4]}, 'y': {'shape': [4]}, 'alpha': 1.5, 'beta': -0.5}),
 ]
 
 globals().update(make_tests(mlxops, CASES))
