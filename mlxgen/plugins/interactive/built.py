@@ -31,7 +31,8 @@ from ...package import compat, toolchain
 from ...package.cache import Cache, folder
 from ...package.toolchain import BuildError, Common
 from ...package.uses import Compiled, compiled
-from ...read.preprocess import SourceError
+from ...read.cpp import Reader
+from ...read.preprocess import SourceError, SourceText
 from ...read.settings import Settings
 from ...read.sources import Sources, near
 from ...read.yaml import Documents
@@ -41,6 +42,14 @@ from .inputs import Inputs
 from .request import Say
 
 TOGETHER = 16  # composites in one source
+
+
+def _read(reader: Reader, path: Path) -> list[SourceText]:
+    """Return a file and its includes; none if the compiler will report an error in it."""
+    try:
+        return reader.closure(near(path))
+    except SourceError:  # or a header of MLX or of another package
+        return []
 
 
 class Part(NamedTuple):
@@ -67,25 +76,26 @@ class Chosen:
         found = {path for header in op.headers for path in self._closure(csrc / header)}
         if kernel := op.forward.kernel("metal"):
             path = (csrc if kernel.shared else self.settings.metal) / kernel.include
-            found |= {Path(source.path).absolute() for source in metal.closure(near(path))}
+            found |= {Path(source.path).absolute() for source in _read(metal, path)}
         return found
 
     def _closure(self, path: Path) -> set[Path]:
         """Return a C++ file and the hand-written files that it includes."""
-        try:
-            read = self.sources.cpp.reader.closure(near(path))
-        except SourceError:  # a header of MLX or of another package
-            return set()
+        read = _read(self.sources.cpp.reader, path)
         found = {Path(source.path).absolute() for source in read}
         return {path for path in found if path.is_relative_to(self.settings.csrc)}
 
     @cached_property
     def _of_files(self) -> Mapping[str, Collection[Path]]:
         """The hand-written files of each operator, with the C++ sources that share a header."""
-        reader, name = self.sources.cpp.reader, self.settings.name
-        cpp = {path: self._closure(path) for path in self.settings.csrc.rglob("*.cpp")}
+        name = self.settings.name
+        cpp = {path: self._closure(path) for path in sorted(self.settings.csrc.rglob("*.cpp"))}
         names = {
-            path: {name for source in reader.closure(near(path)) for name in source.includes}
+            path: {
+                include
+                for source in _read(self.sources.cpp.reader, path)
+                for include in source.includes
+            }
             for path in cpp
         }
         found = {}
