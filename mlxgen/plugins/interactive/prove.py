@@ -180,7 +180,8 @@ class _Run:
         results = {name: _Result(name) for name in entries}
         self._check(package, results)
         self.tested |= now
-        green.keep(now, {name for name in entries if not results[name].failures})
+        passed = (name for name, of in results.items() if of.passed and not of.failures)
+        green.keep(now, {*passed})
         progress("")
         warn(diags, "text")
         self._print([results[name] for name in entries])
