@@ -108,13 +108,20 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
     const int Dv = v.shape(3);
     const auto& s = stream();
     // q, k, v, g, beta, state: gated_delta_grads(gated_delta_vjp(q, k, v, g,
-    // beta, state, mask, cu_seqlens, grad_y, grad_last, hint(max(4, min(64 if
-    // Dk <= 128 else 32, (Dv + 3) // 4 * 4))), hint(int(ceil(max(T, 1) ** (1 /
-    // 3))))), q, g, beta)
+    // beta, state, mask, cu_seqlens, grad_y, grad_last, hint(rows),
+    // hint(steps)), q, g, beta)
     auto joint = mlxgen::given_together(
         "gated_delta",
         "q, k, v, g, beta, state",
         [&]() -> std::vector<mx::array> {
+          const int64_t rows = std::max<int64_t>(
+              4,
+              std::min<int64_t>(
+                  Dk <= 128 ? 64 : 32,
+                  mlxgen::times(mlxgen::floor_div(int64_t(Dv) + 3, 4), 4)));
+          const int steps = mlxgen::to_int(
+              std::ceil(
+                  std::pow(static_cast<double>(std::max(T, 1)), 1.0 / 3)));
           return mlxops::gated_delta_grads(
               mlxops::gated_delta_vjp(
                   q,
@@ -127,17 +134,8 @@ class GatedDelta : public mlxgen::Operator<GatedDelta> {
                   cu_seqlens,
                   cotangents[0],
                   cotangents[1],
-                  mlxgen::to_int(
-                      std::max<int64_t>(
-                          4,
-                          std::min<int64_t>(
-                              Dk <= 128 ? 64 : 32,
-                              mlxgen::times(
-                                  mlxgen::floor_div(int64_t(Dv) + 3, 4), 4)))),
-                  mlxgen::to_int(
-                      std::ceil(
-                          std::pow(
-                              static_cast<double>(std::max(T, 1)), 1.0 / 3))),
+                  mlxgen::to_int(rows),
+                  steps,
                   s),
               q,
               g,
