@@ -81,7 +81,7 @@ def _add_loops(source: Source, op: str, generated: str) -> None:
     attributes = "\n".join(re.findall(r"^\w[\w:<> ]* \w+_;$", generated, re.M))
     # A string choice is a number in the loop.
     attributes = attributes.replace("std::string ", "int ")
-    body = re.sub(r"mlxgen::choice\([^{]*?(\w+_), \{.*?\}\)", r"\1", element[0])
+    body = re.sub(r"mlxgen::choice\([^{]*?(\w+_),\s*\{.*?\}\)", r"\1", element[0])
     types = "float, double" if kernel[1] == "mlxgen::Floating" else kernel[1]
     for dtype in re.findall(r"(?<![\w:])(?:float|double|u?int\d+_t)\b", types):
         for sign in ("true", "false") if element[1] else ("",):

@@ -15,7 +15,7 @@ from sample import project
 
 import mlxgen
 from mlxgen.check.file import resolve
-from mlxgen.command.fix import fix_file
+from mlxgen.command.fix import fix_files
 from mlxgen.diagnostics import Diagnostic, Diagnostics, Fix, applied
 from mlxgen.diagnostics.messages import messages
 from mlxgen.read.sources import Sources
@@ -99,7 +99,7 @@ def test_check_fix(case: Path, folder: Path, sources: Sources) -> None:
 
     def fixed(raw: bytes) -> tuple[int, bytes]:
         yaml.write_bytes(raw)
-        count = fix_file(project.settings(yaml))
+        count = sum(fix_files(project.settings(yaml)).values())
         assert count or yaml.read_bytes() == raw
         return count, yaml.read_bytes()
 
@@ -137,7 +137,7 @@ def test_check_fix(case: Path, folder: Path, sources: Sources) -> None:
 def test_what_is_certain(wrong: str, right: str | None, folder: Path) -> None:
     head, yaml = '- signature: "f(x: array) -> array"\n', folder / "mlx_ops.yaml"
     yaml.write_text(head + wrong)
-    assert fix_file(project.settings(yaml)) == (right is not None)
+    assert sum(fix_files(project.settings(yaml)).values()) == (right is not None)
     assert yaml.read_text() == head + (right or wrong)
 
 
