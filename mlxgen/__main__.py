@@ -32,7 +32,7 @@ COMMANDS = {
     "rebuild": "plugins.rebuild.command.rebuild_command",
     "schema": "command.cli.schema",
     "show": "command.cli.show",
-    "test": "plugins.interactive.prove.test",
+    "test": "plugins.interactive.test.test",
 }
 
 
