@@ -116,11 +116,11 @@ def test_language(languages: Path) -> None:
         yaml.write(YAML.replace("twice", "more"))
     assert "3 operators" in generate("--language", "zig")
     assert file.read_text().count("version 1") == 3
-    (languages / "mlxgen_zig.py").write_text(LANGUAGE.replace("version 1", "version 2"))
+    (languages / "mlxgen_zig.py").write_text(LANGUAGE.replace("version 1", "version two"))
     assert "3 operators" in generate("--language", "zig")
-    assert file.read_text().count("version 2") == 3
+    assert file.read_text().count("version two") == 3
     shown = run(languages, languages, "show", "my_ops.yaml", "twice", "zig")
-    assert shown.stdout == "// ops::twice, version 2\n"
+    assert shown.stdout == "// ops::twice, version two\n"
 
 
 def test_language_rejects_an_operator(languages: Path) -> None:
