@@ -26,7 +26,7 @@ CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
 ATEN_SOURCES := aten/pyproject.toml aten/aten.yaml $(shell find aten/csrc aten/kernels aten/python -type f \
   -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo op test metal aten conformance integrations sanitize arm64 lint format bench accuracy docs site links build clean
+.PHONY: help demo op test test-all metal aten conformance integrations sanitize arm64 lint format bench accuracy docs site links build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -49,9 +49,21 @@ build/demo/.built: .venv/.ready $(SOURCES)
 op: .venv/.ready ## Build operators in the cache and run their checks (OP="a b"; ARGS="--metal --watch --bench")
 	@$(BIN)/mlxgen test $(OP) $(ARGS)
 
-test: .venv/.aten ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": only some tests)
-	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(PARALLEL)); status=$$?; \
-	  $(if $(PYTEST_ARGS),,$(MAKE) --no-print-directory metal || status=1;) exit $$status
+# A build of only what chosen tests need, and one line about the tests that are left out.
+test: .venv/.ready ## Run the tests, without the extended ones (PYTEST_ARGS="-k name": only some tests)
+	@$(MAKE) --no-print-directory $$($(BIN)/python -m tools.needs $(PYTEST_ARGS))
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-m 'not extended' $(PARALLEL)); status=$$?; \
+	  $(if $(PYTEST_ARGS),,$(BIN)/mlxgen test --metal $(METAL_OPS) || status=1; echo '$(LEFT_OUT)';) exit $$status
+
+# Each form of Metal kernel and launch: elementwise, rows with a gradient, atomics, several outputs,
+# threadgroup memory, matrices of a SIMD group, a list of arrays.
+METAL_OPS := softcap rms_norm_residual segment_sum sincos cross_entropy linear_cross_entropy block_diag
+LEFT_OUT := Left out: tests marked `extended` and the Metal kernels of other operators: make test-all
+
+test-all: ## Run all tests: `make test`, the extended tests, and all Metal kernels
+	@$(MAKE) --no-print-directory test; status=$$?; \
+	  $(BIN)/python -m pytest -m extended $(PARALLEL) || status=1; \
+	  $(MAKE) --no-print-directory metal || status=1; exit $$status
 
 metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal kernels (PYTEST_ARGS)
 	@$(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-check;) status=$$?; \
