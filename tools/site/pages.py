@@ -38,8 +38,12 @@ CONTENTS = {
         "docs/settings",
         "docs/operators",
         "docs/accuracy",
+        "aten/README",
+        "docs/aten",
         "mlxgen/diagnostics/errors",
         "docs/releases-of-mlx",
+        "docs/stability",
+        "docs/glossary",
     ],
     "Explanation": [
         "docs/architecture",
@@ -57,7 +61,7 @@ CONTENTS = {
 """The pages in their order. Pages without an entry follow those of "How-to"."""
 
 OTHERS = (
-    "mlxgen/diagnostics/errors",
+    *("mlxgen/diagnostics/errors", "aten/README"),
     *("CONTRIBUTING", "CHANGELOG", "SECURITY", "CODE_OF_CONDUCT"),
 )
 """The pages outside of docs/ and examples/."""
