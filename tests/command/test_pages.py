@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import shutil
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -151,6 +152,31 @@ def test_torchgen(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     func = re.search(r"- func: (.+)", written["native_functions.yaml"])
     assert func and f'signature: "{func[1]}"' in written["mlx_ops.yaml"]
+
+
+def test_add_operator(tmp_path: Path) -> None:
+    """The operator of docs/add-operator.md, in a copy of mlxops, gives the outputs of the page."""
+    page = (ROOT / "docs" / "add-operator.md").read_text(encoding="utf-8")
+    written = files(page)
+    entry = written.pop("mlx_ops.yaml").partition("\n")[2]
+    missing, table, mutants, _ = blocks(page, "text")
+    for name in ("csrc", "kernels", "ops", "python"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for name in ("pyproject.toml", "mlx_ops.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    with (tmp_path / "mlx_ops.yaml").open("a", encoding="utf-8") as file:
+        file.write(f"\n{entry}")
+    line = re.compile(r"(?<=:)\d+(?=:13)|^ +\d+(?= \|)", re.MULTILINE)  # entries are added above
+    done = run("-m", "mlxgen", "check", cwd=tmp_path)
+    assert line.sub("N", done.stdout + done.stderr) == line.sub("N", missing)
+    (tmp_path / "csrc" / "squareplus.h").write_text(written["csrc/squareplus.h"], encoding="utf-8")
+    done = run("-m", "mlxgen", "test", "squareplus", cwd=tmp_path)
+    seconds = re.compile(r"\d+\.\d")
+    assert seconds.sub("N", output(done)) == seconds.sub("N", table)
+    done = run(
+        "-m", "tools.formulas", "--op", "squareplus", "mlx_ops.yaml", cwd=tmp_path, path=ROOT
+    )
+    assert done.stdout == mutants
 
 
 def cell_of(page: str) -> str:

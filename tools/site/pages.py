@@ -56,7 +56,14 @@ CONTENTS = {
         "docs/benchmark-results",
         "docs/torchgen",
     ],
-    "Contributing": ["CONTRIBUTING", "docs/releasing", "CHANGELOG", "SECURITY", "CODE_OF_CONDUCT"],
+    "Contributing": [
+        "CONTRIBUTING",
+        "docs/add-operator",
+        "docs/releasing",
+        "CHANGELOG",
+        "SECURITY",
+        "CODE_OF_CONDUCT",
+    ],
 }
 """The pages in their order. Pages without an entry follow those of "How-to"."""
 
