@@ -111,16 +111,20 @@ def test_race_of_the_pages(tmp_path: Path) -> None:
     assert total(RACE.replace("// threadgroup_barrier", "threadgroup_barrier")) == 64
 
 
-class Counts(doctest.OutputChecker):
-    """Compares output except for spaces, the last digits of fractions and numbers of checks."""
+class Digits(doctest.OutputChecker):
+    """Compares output except for spaces and the last digits of fractions.
+
+    With a GPU, each kernel for Metal has one more check.
+    """
 
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
         return super().check_output(self.plain(want), self.plain(got), optionflags)
 
     @staticmethod
     def plain(text: str) -> str:
-        text = re.sub(r"(\d\.\d\d)\d*", r"\1", text)
-        return " ".join(re.sub(r"\b(?:\d+ of )?\d+ checks", "N checks", text).split())
+        if mx.metal.is_available():
+            text = re.sub(r"\b\d+ checks", "N checks", text)
+        return " ".join(re.sub(r"(\d\.\d\d)\d*", r"\1", text).split())
 
 
 def session(code: str, names: dict[str, Any]) -> None:
@@ -128,7 +132,7 @@ def session(code: str, names: dict[str, Any]) -> None:
     test = doctest.DocTestParser().get_doctest(code, names, "page", None, None)
     said: list[str] = []
     with mx.stream(mx.cpu):
-        result = doctest.DocTestRunner(Counts()).run(test, out=said.append)
+        result = doctest.DocTestRunner(Digits()).run(test, out=said.append)
     assert result.attempted and not result.failed, "".join(said)
 
 
@@ -206,7 +210,7 @@ def test_failing_checks() -> None:
     cell = cell_of(NOTEBOOK).replace("square(1 + abs(x))", "(1 + abs(x))")
     with mx.stream(mx.cpu):
         report = run_cell(cell).check()
-    assert Counts.plain(repr(report)) == Counts.plain(shown)
+    assert Digits.plain(repr(report)) == Digits.plain(shown)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="clang says it in other words")

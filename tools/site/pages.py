@@ -37,6 +37,8 @@ CONTENTS = {
         "docs/language",
         "docs/settings",
         "docs/operators",
+        "docs/train-reference",
+        "docs/train-comparison",
         "docs/accuracy",
         "aten/README",
         "docs/aten",
