@@ -144,11 +144,12 @@ def _logged(text: str, line: str) -> str:
     if line in text:
         return text
     before, opened, rest = text.partition("## Unreleased\n\n")
-    section, _, older = rest.partition("\n## ")
-    if "### Added\n\n" not in section:
-        section = f"### Added\n\n\n{section}" if section.startswith("#") else f"### Added\n\n{section}"
-    section = re.sub(r"(### Added\n\n)(- Built for MLX [\d.]+\n)?", rf"\g<1>{line}", section, count=1)
-    return f"{before}{opened}{section}" + (f"\n## {older}" if older else "")
+    section, heading, older = rest.partition("\n## ")
+    added = re.compile(r"(### Added\n\n)(- Built for MLX [\d.]+\n)?")
+    if not added.search(section):
+        section = f"### Added\n\n\n{section}"
+    section = added.sub(rf"\g<1>{line}", section, count=1)
+    return f"{before}{opened}{section}{heading}{older}"
 
 
 def _wordings(releases: Sequence[str]) -> list[str]:
