@@ -12,6 +12,7 @@ together, each at its location in the Metal file.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 
@@ -179,6 +180,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     zero = _zero(item)
     if function.template and spec.template.keys() <= {*function.template}:
         problems += _not_given_template(item, function, kernel.templates)
+    problems += _instantiated(file, function)
     problems += _untaken(item, function, kernel)
     if problems:
         item.mismatched(function, problems, expected)
@@ -186,6 +188,17 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     if taken := next((name for name in kernel.variants if name in others), None):
         item.mismatched(function, f"the file already has a kernel '{taken}'", expected)
     return kernel._replace(bindings=tuple(bindings), zero=tuple(zero)) if context.ok else None
+
+
+def _instantiated(file: Unit, function: Function) -> Iterator[Related]:
+    """Yield instantiations of a kernel, and its host name: the launcher defines both."""
+    what = "its launcher instantiates it; remove the"
+    name = re.compile(rf"\b{function.name}\b")
+    for text, span in (pair for part in file.files for pair in part.instances):
+        if name.search(text):
+            yield Related(f"{what} instantiation", span)
+    if "host_name" in function.attributes:
+        yield Related(f"{what} [[host_name]]", function.span)
 
 
 def _bind(

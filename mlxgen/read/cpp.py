@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import NamedTuple
 
-import tree_sitter_cpp
-from tree_sitter import Language, Node, Parser
+from tree_sitter import Node
 
 from ..diagnostics import Span
-from .preprocess import Preprocessor, SourceError, SourceText
+from .preprocess import PARSER, Preprocessor, SourceError, SourceText
 
 Attribute = int | str | None  # the argument: [[buffer(0)]] has 0, [[kernel]] None
 Names = tuple[str, ...]
@@ -40,9 +39,6 @@ CPP = {"__cplusplus": "202002L", **dict.fromkeys(_PLATFORM, "1")}
 # Macros of Metal's compiler and <metal_stdlib>, for the oldest supported version.
 METAL = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
 
-LANGUAGE = Language(tree_sitter_cpp.language())
-
-_PARSER = Parser(LANGUAGE)
 _SPACES = "device|constant|threadgroup_imageblock|threadgroup|thread|object_data|ray_data"
 _SPACE = re.compile(rf"\b(?:{_SPACES})\b")
 LISTED = r"\[\[((?:(?!\[\[)[^;{}])*?)\]\]"
@@ -152,7 +148,7 @@ class File:
     Attributes:
         source: its text.
         functions: the functions at namespace scope.
-        problem: an error if it is a file of the project (not of a library), or None.
+        instances: the texts of explicit instantiations, and of macro calls that may be some.
         unread: the first unparsed place, or None.
         root: the root of the syntax tree; its byte offsets are character offsets.
     """
@@ -160,7 +156,7 @@ class File:
     source: SourceText
     root: Node
     functions: list[Function] = field(default_factory=list)
-    problem: SourceError | None = None
+    instances: list[tuple[str, Span]] = field(default_factory=list)
     unread: Span | None = None
 
     @cached_property
@@ -244,10 +240,7 @@ class Reader(Preprocessor):
     def unit(self, path: str) -> Unit:
         """Return the declarations of a file and its includes; raises ``SourceError``."""
         files = [self.file(source.path) for source in self.closure(path)]
-        functions = [function for file in files for function in file.functions]
-        if problem := next((file.problem for file in files if file.problem), None):
-            raise problem
-        return Unit(files, functions)
+        return Unit(files, [function for file in files for function in file.functions])
 
 
 def find_function(functions: Iterable[Function], name: str) -> list[Function]:
@@ -297,7 +290,7 @@ class _Walk:
         plain = blanked.sub(lambda m: " " * len(m[0]), self.text)
         # Byte offsets of the syntax tree then equal character offsets.
         self.plain = re.sub(r"[^\x00-\x7f]", "_", plain)
-        root = _PARSER.parse(self.plain.encode()).root_node
+        root = PARSER.parse(self.plain.encode()).root_node
         self.file = File(source, root)
         self.scope(root, (), ())
         if root.has_error:
@@ -316,9 +309,7 @@ class _Walk:
             is_macro = call and self.source.macros.get(call[1], call) is None
             match child.type:
                 case kind if call and (is_macro or kind == "expression_statement"):
-                    message = "(...) cannot be parsed: macros with parameters are not expanded"
-                    help = "write its expansion; kernels are instantiated when they are launched"
-                    self.problem(call[1] + message, self.source.span(*call.span(1)), help)
+                    self.instance(child, self.source.bodies.get(call[1], ""))
                 case "function_definition" | "declaration":
                     for declarator in child.children_by_field_name("declarator"):
                         self.declaration(child, declarator, namespace, template)
@@ -332,16 +323,14 @@ class _Walk:
                     names = re.findall(r"\w+", re.sub(r"\binline\b.*?(\w+)\s*(::|$)", "", head))
                     self.scope(child, (*namespace, *(names[1:] or [""])), (), depth + 1)
                 case "template_instantiation":
-                    name = child.child_by_field_name("declarator") or child
-                    given = self.attributes(child.start_byte, name.start_byte)
-                    if not given.keys().isdisjoint(("kernel", "host_name")):
-                        self.hosted(self.span(name))
+                    self.instance(child)
                 case "declaration_list" | "linkage_specification" | "ERROR":
                     self.scope(child, namespace, template, depth + 1)
 
-    def problem(self, message: str, span: Span, help: str) -> None:
-        """Store the first error of a file; it is ignored if the file belongs to a library."""
-        self.file.problem = self.file.problem or SourceError(message, span, help)
+    def instance(self, node: Node, more: str = "") -> None:
+        """Store the text of an instantiation, or of a macro call and the macro's body."""
+        text = self.text[node.start_byte : node.end_byte]
+        self.file.instances.append((f"{text} {more}", self.span(node)))
 
     def span(self, node: Node) -> Span:
         """Return the location of a node."""
@@ -407,13 +396,6 @@ class _Walk:
         self.file.functions.append(function)
         if len(self.file.functions) > _MAX_FUNCTIONS:
             raise SourceError(f"it declares more than {_MAX_FUNCTIONS:,} functions", function.span)
-        if "host_name" in attributes:
-            self.hosted(function.span)
-
-    def hosted(self, span: Span) -> None:
-        """Report an instantiation or a host name, which launchers define."""
-        message = "a kernel cannot be instantiated here, because its launcher does it"
-        self.problem(message, span, "remove the instantiation, or the [[host_name]]")
 
     def attributes(self, start: int, stop: int) -> dict[str, Attribute]:
         """Return the attributes in a part of the text, including `kernel` without brackets."""
