@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 
 from ..diagnostics import Related, did_you_mean
+from ..diagnostics.messages import table
 from ..formula.compile import Name, Want
 from ..formula.numbers import Bounds, Impossible, bounds, evaluated
 from ..formula.values import INT_MAX
@@ -28,7 +29,10 @@ from ..model.signature import Type, with_article
 from ..read.cpp import Function, Param, Unit
 from .dispatch import MAX_BUFFERS, Dispatch
 from .fit import Expected, Slot, plain
-from .metal_names import POSITIONS, SCALAR_POSITIONS, unknown_attribute
+
+METAL: dict[str, list[str]] = table(FilePath(__file__).with_name("metal.yaml"))  # its names
+POSITIONS = frozenset(METAL["positions"])  # with up to three components
+SCALAR_POSITIONS = frozenset(METAL["scalar positions"])
 
 MAX_THREADS = 1024  # of a threadgroup
 
@@ -261,6 +265,13 @@ def _untaken(item: Dispatch, function: Function, kernel: Kernel) -> Iterator[Rel
                 how = "pass numbers computed from it as `constants`"
             what = f"it does not use '{p.declared}'; {how}, or give a reason under `unused`"
             yield Related(what, function.span)
+
+
+def unknown_attribute(name: str) -> str | None:
+    """Return a message about an attribute that Metal does not have, else None."""
+    if name in METAL["attributes"]:
+        return None
+    return f"Metal has no attribute [[{name}]]{did_you_mean(name, METAL['attributes'])}"
 
 
 def _not_given(param: Param, is_position: bool) -> str | None:

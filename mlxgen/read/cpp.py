@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import NamedTuple
 
 from tree_sitter import Node
@@ -57,13 +57,6 @@ _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _REQUIRES = re.compile(r"\brequires\b")
 _INLINE = re.compile(r"\b(?:inline|static|constexpr|consteval)\b")
-# Nodes that declare the name of a type.
-_DECLARING = {
-    *("class_specifier", "struct_specifier", "union_specifier", "enum_specifier"),
-    *("alias_declaration", "type_definition", "concept_definition", "namespace_alias_definition"),
-    *("type_parameter_declaration", "optional_type_parameter_declaration"),
-    *("variadic_type_parameter_declaration", "template_template_parameter_declaration"),
-}
 _MAX_FUNCTIONS = 10_000  # in a file
 _MAX_DEPTH = 200  # of nested namespaces
 _TOKEN = re.compile(r'"[^"]*"|\w+|::|&&|\.\.\.|\S')
@@ -122,25 +115,6 @@ class Function(NamedTuple):
         return "::".join(filter(None, (self.namespace, self.class_name, self.name)))
 
 
-class Used(NamedTuple):
-    """A name in a file's text, its location, and its scope: `x` in `x::name`."""
-
-    scope: str
-    name: str
-    place: tuple[int, int]
-
-
-class WordsOf(NamedTuple):
-    """The names in a file: called functions, used types, and all others.
-
-    Names in unparsed text are among the others.
-    """
-
-    calls: list[Used]
-    types: list[Used]
-    others: set[str]
-
-
 @dataclass(eq=False)
 class File:
     """The declarations of a file.
@@ -158,60 +132,6 @@ class File:
     functions: list[Function] = field(default_factory=list)
     instances: list[tuple[str, Span]] = field(default_factory=list)
     unread: Span | None = None
-
-    @cached_property
-    def names(self) -> WordsOf:
-        """The names in its text, including bodies of functions."""
-        found = WordsOf([], [], set())
-        called: dict[int, str] = {}  # nodes of called functions, with their scopes
-        pending: list[tuple[Node, Node | None, bool]] = [(self.root, None, False)]
-        while pending:
-            node, parent, unclear = pending.pop()
-            kind = node.type
-            if kind == "call_expression" and not unclear:
-                scope, name = _called(node.child_by_field_name("function"))
-                if name is not None:
-                    called[name.id] = scope
-            elif kind in ("identifier", "field_identifier", "type_identifier"):
-                used = Used(called.get(node.id, ""), _text(node), (node.start_byte, node.end_byte))
-                if node.id in called:
-                    found.calls.append(used)
-                elif kind != "type_identifier" or unclear or _declares(node, parent):
-                    found.others.add(used.name)
-                else:
-                    scope = _scope(parent) if parent else ""
-                    found.types.append(used._replace(scope=scope))
-            unclear = unclear or kind == "ERROR"
-            pending += [(child, node, unclear) for child in reversed(node.named_children)]
-        return found
-
-
-def _text(node: Node) -> str:
-    return (node.text or b"").decode()
-
-
-def _scope(node: Node) -> str:
-    """Return the namespace or class of a qualified name, or ""."""
-    scope = node.child_by_field_name("scope") if node.type == "qualified_identifier" else None
-    return _text(scope) if scope else ""
-
-
-def _called(node: Node | None) -> tuple[str, Node | None]:
-    """Return the scope and the name of a called function; None if it is an expression."""
-    scope = ""
-    while node is not None and node.type in ("qualified_identifier", "template_function"):
-        scope = _scope(node) or scope
-        node = node.child_by_field_name("name")
-    return scope, node if node is not None and node.type == "identifier" else None
-
-
-def _declares(node: Node, parent: Node | None) -> bool:
-    """Return whether the node is the name in a type's declaration."""
-    if parent is None or parent.type not in _DECLARING:
-        return False
-    if parent.type == "alias_declaration":
-        return parent.child_by_field_name("name") == node
-    return parent.type != "type_definition" or parent.child_by_field_name("type") != node
 
 
 class Unit(NamedTuple):
