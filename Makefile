@@ -30,7 +30,7 @@ ATEN_SOURCES := aten/pyproject.toml aten/aten.yaml $(shell find aten/csrc aten/k
 .DELETE_ON_ERROR:
 
 help: ## Show this list
-	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1|\2/' | \
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | \
 	  awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 
 # The whole library if it is there, else only the operators that the example calls.
@@ -49,19 +49,22 @@ build/demo/.built: .venv/.ready $(SOURCES)
 op: .venv/.ready ## Build operators in the cache and run their checks (OP="a b"; ARGS="--metal --watch --bench")
 	@$(BIN)/mlxgen test $(OP) $(ARGS)
 
-# A build of only what chosen tests need, and one line about the tests that are left out.
-test: .venv/.ready ## Run the tests, without the extended ones (PYTEST_ARGS="-k name": only some tests)
-	@$(MAKE) --no-print-directory $$($(BIN)/python -m tools.needs $(PYTEST_ARGS))
-	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-m 'not extended' $(PARALLEL)); status=$$?; \
-	  $(if $(PYTEST_ARGS),,$(BIN)/mlxgen test --metal $(METAL_OPS) || status=1; echo '$(LEFT_OUT)';) exit $$status
+# Only what the chosen tests need is built. Of mlx_aten all operators, if these were built once, else
+# those of selected.txt.
+ATEN := $(if $(wildcard .venv/.aten),.venv,build/aten)
+NEEDED = $(if $(PYTEST_ARGS),$$($(BIN)/python -m tools.needs $(PYTEST_ARGS)),.venv/.built $(ATEN)/.aten)
+# One operator of each form of Metal kernel: elementwise, rows with a gradient, atomics, several outputs.
+METAL_OPS := softcap rms_norm_residual segment_sum sincos
+LEFT_OUT := Left out: the tests marked `extended`, and other Metal kernels. `make test-all` runs them.
 
-# Each form of Metal kernel and launch: elementwise, rows with a gradient, atomics, several outputs,
-# threadgroup memory, matrices of a SIMD group, a list of arrays.
-METAL_OPS := softcap rms_norm_residual segment_sum sincos cross_entropy linear_cross_entropy block_diag
-LEFT_OUT := Left out: tests marked `extended` and the Metal kernels of other operators: make test-all
+test: .venv/.ready ## Run the tests in minutes (PYTEST_ARGS="-k name": only some tests, with what they need)
+	@$(MAKE) --no-print-directory $(NEEDED)
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-m 'not extended' tests $(PARALLEL)); status=$$?; \
+	  $(if $(PYTEST_ARGS),,PYTHONPATH='$(filter-out .venv,$(ATEN))' $(BIN)/python -m pytest -m 'not extended' aten/tests || \
+	  status=1; $(BIN)/mlxgen test --metal $(METAL_OPS) || status=1; echo '$(LEFT_OUT)';) exit $$status
 
-test-all: ## Run all tests: `make test`, the extended tests, and all Metal kernels
-	@$(MAKE) --no-print-directory test; status=$$?; \
+test-all: ## Run all tests: those of `make test`, the extended ones, all Metal kernels, all of mlx_aten
+	@$(MAKE) --no-print-directory test PYTEST_ARGS=; status=$$?; $(MAKE) --no-print-directory .venv/.aten && \
 	  $(BIN)/python -m pytest -m extended $(PARALLEL) || status=1; \
 	  $(MAKE) --no-print-directory metal || status=1; exit $$status
 
@@ -77,6 +80,13 @@ aten: .venv/.aten ## Build mlx_aten (aten/), and run its tests (PYTEST_ARGS; TOR
 .venv/.aten: .venv/.built $(ATEN_SOURCES)
 	@echo 'Building mlx_aten'
 	@$(PIP) install --no-build-isolation --no-deps -C build-dir='$(CURDIR)/build/aten-build' ./aten
+	@touch $@
+
+build/aten/.aten: .venv/.built $(ATEN_SOURCES) aten/tests/selected.txt
+	@echo 'Building some operators of mlx_aten'
+	@$(PIP) install --no-build-isolation --no-deps --upgrade --target $(@D) -C build-dir='$(CURDIR)/$(@D)/build' \
+	  -C mlxgen.select='$(shell sed '/^#/d' aten/tests/selected.txt)' ./aten
+	@ln -sfn "$$($(BIN)/python -c 'import mlx.core as mx; print(mx.__file__.rpartition("/")[0])')" $(@D)/mlx
 	@touch $@
 
 # MLX's functions from `mlxgen import mlx` in place of MLX's own: MLX_SOURCE is a checkout of MLX.

@@ -306,6 +306,7 @@ def call_of(
     return Call(f"{name} {given}", op, function, values, results, error)
 
 
+@pytest.mark.extended
 def test_calls(kinds: ModuleType, tmp_path: Path) -> None:
     """Results and errors are Python's; where valgrind is, it finds no lost memory."""
     assert {name for name, _ in CALLS} == {*operators(kinds)}

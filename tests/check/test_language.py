@@ -207,6 +207,7 @@ def raises(text, function, *args):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", ["first", "second"])
 def test_forms_of_the_proposal(site: Path, form: str) -> None:
     _run(

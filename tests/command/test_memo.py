@@ -269,7 +269,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.extended) for seed in (1, 2, 3))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_as_a_run_over_everything(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

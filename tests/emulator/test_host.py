@@ -64,6 +64,7 @@ def reported(folder: Path, *ops: str, jobs: int | None = None) -> Diagnostics:
     return diags
 
 
+@pytest.mark.extended
 def test_all_operators_compile(wheel: host.Wheel) -> None:
     diags = Diagnostics()
     settings = load_settings(ROOT, diags)
@@ -114,6 +115,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("code", MISTAKES)
 def test_mistakes_are_reported(code: str, wheel, plant, tmp_path: Path) -> None:
     mistakes = MISTAKES[code]
@@ -131,6 +133,7 @@ def test_mistakes_are_reported(code: str, wheel, plant, tmp_path: Path) -> None:
             assert new in item.notes[0]
 
 
+@pytest.mark.extended
 def test_one_of_several_has_a_mistake(wheel, plant, tmp_path: Path, monkeypatch) -> None:
     """Operators are compiled as one file; if there is a mistake, each by itself."""
     compiled = []
@@ -173,6 +176,7 @@ def test_mistake_in_a_source_of_the_project_is_reported_there(wheel, tmp_path: P
     assert (found.span.line, found.op) == (4, None)
 
 
+@pytest.mark.extended
 def test_second_run_compiles_nothing(wheel, tmp_path: Path, monkeypatch) -> None:
     assert reported(tmp_path, "axpby").ok
     monkeypatch.setattr(host.HostCompiler, "_run", lambda *_: pytest.fail("compiled again"))

@@ -29,6 +29,7 @@ def zig(*arguments: str | Path, tool: str = "c++") -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("target", TARGETS)
 def test_kernels_and_runtime_compile(target: str, tmp_path: Path) -> None:
     source = tmp_path / "kernels.cpp"
@@ -46,6 +47,7 @@ def test_kernels_and_runtime_compile(target: str, tmp_path: Path) -> None:
         zig("-target", target, *objects, *options, tool="cc")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("target", TARGETS)
 def test_launchers_compile(target: str, tmp_path: Path) -> None:
     diags = Diagnostics()

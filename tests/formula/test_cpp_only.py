@@ -71,6 +71,7 @@ def with_rows(update: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     return updated
 
 
+@pytest.mark.extended
 def test_scatters(ops: Any) -> None:
     x, updates, rows = array(4, 3), array(3, 3), mx.array(ROWS)
     for name, ufunc in (

@@ -121,6 +121,7 @@ def ops():
     return mlxgen.load(YAML, cpp=CPP)
 
 
+@pytest.mark.extended
 def test_generated(ops) -> None:
     """Composites and elementwise kernels are correct for changing broadcasts, or rejected."""
     checks = __import__(f"{ops.__name__}.checks.test_gradients", fromlist=["test_shapeless"])

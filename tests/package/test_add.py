@@ -143,6 +143,7 @@ def test_every_signature(turn: int, package: Path, monkeypatch: pytest.MonkeyPat
     assert written > 20
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("options", [[], ["--kernel", "metal"], ["--kernel", "cpu,metal"]])
 @pytest.mark.parametrize(
     "words", [*ARGUMENTS, *IN_PYTHON], ids=lambda words: words[0].partition(":")[0]
@@ -195,6 +196,7 @@ COMPILED = {
 }
 
 
+@pytest.mark.extended
 def test_kernels_compile(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(package)
     before = contents(package)

@@ -87,6 +87,7 @@ def ones(dtype: mx.Dtype) -> mx.array:
     return mx.ones((2,), dtype)
 
 
+@pytest.mark.extended
 def test_a_batch_without_elements() -> None:
     """The checks of the operator hold for each element, but not for the whole batch."""
     x, ids = mx.ones((2, 3)), mx.ones((2, 3), mx.int32)

@@ -86,6 +86,7 @@ def ops() -> ModuleType:
 X = mx.zeros((2, 2))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("args", "keywords", "expected"),
     [

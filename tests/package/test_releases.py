@@ -138,6 +138,7 @@ def run(*command: str, site: Path, release: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.extended
 def test_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {re.sub(r"_ext\..*\.so|\.(so|dylib)$", "*", name) for name in archive.namelist()}
@@ -167,6 +168,7 @@ def test_import_next_to_each_release(release: str, site: Path) -> None:
     assert Path(file.strip()).parent == folder
 
 
+@pytest.mark.extended
 def test_rebuild(site: Path, own_cache: Path) -> None:
     """Follow the message of an import next to a release for which there is no build."""
 

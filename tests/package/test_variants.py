@@ -68,6 +68,7 @@ def add(request: pytest.FixtureRequest, ops: ModuleType) -> Callable[..., mx.arr
 Add = Callable[[mx.array, mx.array], mx.array]
 
 
+@pytest.mark.extended
 def test_same_object(add: Add) -> None:
     for each in (iadd, add):
         x = mx.array([1.0, 2.0])

@@ -32,6 +32,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.extended
 def test_clang_format_takes_the_cpp(generated: Path) -> None:
     (generated / ".clang-format").write_text((ROOT / ".clang-format").read_text())
     files = [

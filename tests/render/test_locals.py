@@ -86,6 +86,7 @@ def test_where_locals_stand(folder: Path) -> None:
     }
 
 
+@pytest.mark.extended
 def test_it_compiles(folder: Path, tmp_path: Path) -> None:
     assert Compiler(tmp_path).errors([folder / "out"], [folder / "csrc"]) == {}
 

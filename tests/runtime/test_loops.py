@@ -80,6 +80,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return source
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("target", TARGETS)
 def test_loops_are_vectorised(target: str, source: Source, tmp_path: Path) -> None:
     found = widths(source, TARGETS[target], tmp_path)

@@ -60,6 +60,7 @@ def calls() -> Iterator[Call]:
                 )
 
 
+@pytest.mark.extended
 def test_crate(crate: Path) -> None:
     program = Program("mlxops")
     for call in calls():
