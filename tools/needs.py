@@ -1,7 +1,8 @@
 """Says which packages chosen tests need: ``make test PYTEST_ARGS=..`` builds no other.
 
-Prints make's targets. A test file needs a package that it, a module of the tests that it imports, or
-a conftest.py beside or above it names in an import, also in a program that the test runs.
+Prints make's targets. A test file needs a package that it, a module of the tests that it imports,
+or a conftest.py beside or above it names in an import, also in a program that the test runs. The
+tests of aten/ need mlx_aten.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ def needed(arguments: Sequence[str]) -> set[str]:
     seen: set[Path] = set()
     for path in chosen:
         for file in path.rglob("test_*.py") if path.is_dir() else [path]:
-            seen.update(_files(file, seen))
-    return {name for file in seen for name in PACKAGE.findall(file.read_text(encoding="utf-8"))}
+            if "golden" not in file.parts:
+                seen.update(_files(file, seen))
+    found = {name for file in seen for name in PACKAGE.findall(file.read_text(encoding="utf-8"))}
+    return found | {"mlx_aten" for file in seen if file.is_relative_to(ROOT / "aten")}
 
 
 def _files(file: Path, seen: set[Path]) -> Iterator[Path]:

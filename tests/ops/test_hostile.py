@@ -1,7 +1,7 @@
 """Hostile calls of every operator raise an exception or return a right result; they never crash.
 
-hostile.py makes the calls in other processes, so that a crash or hang is an ordinary failure that
-names the call.
+hostile.py calls the operators from mlxops in other processes, so that a crash or hang is an
+ordinary failure that names the call.
 """
 
 from __future__ import annotations
