@@ -36,6 +36,8 @@ from c.calls import (
 from rust.calls import Program as RustProgram
 from rust.crate import cargo, needs_cargo, passed
 
+pytestmark = pytest.mark.extended
+
 PYPROJECT = """
 [build-system]
 requires = ["mlxgen"]
@@ -306,7 +308,6 @@ def call_of(
     return Call(f"{name} {given}", op, function, values, results, error)
 
 
-@pytest.mark.extended
 def test_calls(kinds: ModuleType, tmp_path: Path) -> None:
     """Results and errors are Python's; where valgrind is, it finds no lost memory."""
     assert {name for name, _ in CALLS} == {*operators(kinds)}

@@ -228,12 +228,14 @@ class TestWithoutTheWheel:
         monkeypatch.setattr(host.sys, "platform", "linux")
         monkeypatch.setenv("MLXGEN_METAL_CACHE", str(tmp_path))
 
+    @pytest.mark.extended
     def test_it_is_said(self, small: str, monkeypatch) -> None:
         monkeypatch.delenv("CI", raising=False)
         result = CliRunner().invoke(cli, ["metal-check", "--project", small])
         assert result.exit_code == 0
         assert "was NOT checked: MLX 0 for macOS cannot be downloaded" in result.output
 
+    @pytest.mark.extended
     @pytest.mark.parametrize("how", ["--require", "CI"])
     def test_it_fails_where_it_must_run(self, how: str, small: str, monkeypatch) -> None:
         arguments = ["metal-check", "--project", small]

@@ -5,6 +5,8 @@ import pytest
 
 from mlxgen.emulator import SCHEDULES, EmulationError
 
+pytestmark = pytest.mark.extended
+
 KERNELS = "mlx/backend/metal/kernels"
 SOURCE = f"""
 #include <metal_stdlib>
@@ -37,7 +39,6 @@ SOFTMAX = source(
 )
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("width", (1, 31, 32, 33, 127, 1024, 1025, 4096))
 @pytest.mark.parametrize("spread", (1, 30))
 def test_softmax(load, rng, schedule, width, spread):
@@ -221,7 +222,6 @@ GEMV = source(
 )
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("inner, outer", ((1, 4), (64, 8), (129, 33), (1000, 65)))
 @pytest.mark.parametrize("dtype", ("float32", "float16"))
 def test_gemv(load, rng, schedule, dtype, inner, outer):
@@ -274,7 +274,6 @@ def test_binary(load, rng, op, apply, count):
         np.testing.assert_array_equal(out, apply(a, b))
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("count", (1, 31, 32, 1000, 4097))
 @pytest.mark.parametrize("op", ("Sum", "Min", "Max", "Prod"))
 def test_reduce(load, rng, schedule, op, count):
@@ -297,7 +296,6 @@ def test_reduce(load, rng, schedule, op, count):
     np.testing.assert_allclose(out[0], reduce(x.astype(np.float64)), rtol=1e-5)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("count", (1, 32, 129, 1000, 5000))
 @pytest.mark.parametrize("inclusive", (True, False))
 def test_scan(load, rng, schedule, count, inclusive):
@@ -326,7 +324,6 @@ def test_scan(load, rng, schedule, count, inclusive):
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("count", (1, 31, 100, 512))
 def test_sort(load, rng, schedule, count):
     library = load(
@@ -387,7 +384,6 @@ def norm_inputs(rng, width):
 LAYER_NORM_MISTAKE = "for (int i = n; i < N_READS; i++)"
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("width", (1, 31, 33, 255, 256, 257, 1000, 1024, 4099))
 def test_layer_norm(load, mlx_source, rng, schedule, width):
     text = mlx_source("layer_norm.metal")
@@ -409,7 +405,6 @@ def test_layer_norm(load, mlx_source, rng, schedule, width):
             run_layer_norm(original, "layer_normfloat32", arrays, schedule, threads)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("width", (1, 31, 33, 127, 128, 129, 1000, 1024, 4096))
 def test_rms_norm(load, mlx_source, rng, schedule, width):
     library = load(text=mlx_source("rms_norm.metal"))
@@ -430,7 +425,6 @@ def test_rms_norm(load, mlx_source, rng, schedule, width):
         np.testing.assert_allclose(out, wanted, 1e-5, 1e-6)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("width", (1, 31, 33, 1000, 5000))
 def test_arg_reduce(load, mlx_source, rng, schedule, width):
     library = load(text=mlx_source("arg_reduce.metal"))

@@ -16,6 +16,8 @@ from mlxgen.emulator import library, translate
 from mlxgen.emulator.package import mlx_include
 from mlxgen.read.settings import load as load_settings
 
+pytestmark = pytest.mark.extended
+
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels" / "metal"
 HERE = Path(library.__file__).parent
@@ -29,7 +31,6 @@ def zig(*arguments: str | Path, tool: str = "c++") -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("target", TARGETS)
 def test_kernels_and_runtime_compile(target: str, tmp_path: Path) -> None:
     source = tmp_path / "kernels.cpp"
@@ -47,7 +48,6 @@ def test_kernels_and_runtime_compile(target: str, tmp_path: Path) -> None:
         zig("-target", target, *objects, *options, tool="cc")
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("target", TARGETS)
 def test_launchers_compile(target: str, tmp_path: Path) -> None:
     diags = Diagnostics()

@@ -103,6 +103,7 @@ def test_scatters(ops: Any) -> None:
         )
 
 
+@pytest.mark.extended
 def test_gather_and_slices(ops: Any) -> None:
     x, update = array(4, 3), array(2, 2)
     with mx.stream(mx.cpu):
@@ -122,6 +123,7 @@ def test_gather_and_slices(ops: Any) -> None:
         assert ops.draw(key).tolist() == ops.draw(key).tolist()
 
 
+@pytest.mark.extended
 def test_gradients(ops: Any) -> None:
     """The adjoints of linear functions, by their definition: <grad, dx> = <factor, f(dx)>."""
     rows, x = mx.array(ROWS), mx.array(array(4, 3))

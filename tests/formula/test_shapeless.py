@@ -130,6 +130,7 @@ def test_generated(ops) -> None:
         CHECKS["shapeless"][0](subject)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -146,6 +147,7 @@ def test_refused(ops, name: str, why: str) -> None:
         mx.compile(lambda x: f(x), shapeless=True)(X)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "why"),
     [

@@ -19,6 +19,8 @@ from mlxgen.__main__ import cli
 from mlxgen.emulator import library
 from mlxgen.emulator.translate import translate
 
+pytestmark = pytest.mark.extended
+
 # Arguments in Python's, C++'s and torch's spelling.
 ARGUMENTS = [
     ("x: array", "const array& x", "Tensor x"),
@@ -143,7 +145,6 @@ def test_every_signature(turn: int, package: Path, monkeypatch: pytest.MonkeyPat
     assert written > 20
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("options", [[], ["--kernel", "metal"], ["--kernel", "cpu,metal"]])
 @pytest.mark.parametrize(
     "words", [*ARGUMENTS, *IN_PYTHON], ids=lambda words: words[0].partition(":")[0]
@@ -196,7 +197,6 @@ COMPILED = {
 }
 
 
-@pytest.mark.extended
 def test_kernels_compile(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(package)
     before = contents(package)

@@ -12,6 +12,8 @@ from evaluation import in_thread
 import mlxgen
 from mlxgen.testing import check
 
+pytestmark = pytest.mark.extended
+
 YAML = """
 - signature: "bounds(x: array, y: array, low: array, high: array) -> (first: array, second: array)"
   composite: (x + y, low + high)
@@ -87,7 +89,6 @@ def ones(dtype: mx.Dtype) -> mx.array:
     return mx.ones((2,), dtype)
 
 
-@pytest.mark.extended
 def test_a_batch_without_elements() -> None:
     """The checks of the operator hold for each element, but not for the whole batch."""
     x, ids = mx.ones((2, 3)), mx.ones((2, 3), mx.int32)

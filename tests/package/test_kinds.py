@@ -74,7 +74,6 @@ def ops():
     return mlxgen.load(YAML, cpp=CPP, metal=METAL)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("dtype", [mx.int32, mx.uint8, mx.float16, mx.float32, mx.bool_])
 @pytest.mark.parametrize("value", [True, 2, 2.0, 0.5, np.float32(0.5), np.int64(2)])
 def test_a_number_is_weakly_typed(ops, dtype, value) -> None:

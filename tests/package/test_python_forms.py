@@ -12,6 +12,8 @@ import pytest
 
 import mlxgen
 
+pytestmark = pytest.mark.extended
+
 ENTRIES = """
 - signature: "total(scale: float, *arrays: array, shift: array = 0) -> array"
   composite: "shift + scale * sum(a for a in arrays) if len(arrays) > 0 else shift"
@@ -54,7 +56,6 @@ def ops() -> Any:
     return loaded
 
 
-@pytest.mark.extended
 def test_any_number_of_arrays(ops: Any) -> None:
     a, b = mx.array([1.0, 2.0]), mx.array([[10.0], [20.0]])
     assert np.array_equal(ops.total(2.0, a, b, a, shift=1), 2 * (2 * np.array(a) + np.array(b)) + 1)

@@ -24,6 +24,8 @@ from mlxgen.diagnostics import install
 from mlxgen.package import backend, cache, compat, toolchain
 from mlxgen.plugins.rebuild import command as rebuild
 
+pytestmark = pytest.mark.extended
+
 OTHERS = [release for release in reversed(compat.MLX) if release != mx.__version__]
 LISTED = [mx.__version__, *OTHERS[:2]]
 FOURTH = OTHERS[2]
@@ -138,7 +140,6 @@ def run(*command: str, site: Path, release: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.extended
 def test_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {re.sub(r"_ext\..*\.so|\.(so|dylib)$", "*", name) for name in archive.namelist()}
@@ -168,7 +169,6 @@ def test_import_next_to_each_release(release: str, site: Path) -> None:
     assert Path(file.strip()).parent == folder
 
 
-@pytest.mark.extended
 def test_rebuild(site: Path, own_cache: Path) -> None:
     """Follow the message of an import next to a release for which there is no build."""
 

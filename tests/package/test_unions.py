@@ -14,6 +14,8 @@ import pytest
 
 import mlxgen
 
+pytestmark = pytest.mark.extended
+
 YAML = """
 - signature: >-
     attend(q: array, k: array, v: array, *, scale: float,
@@ -92,7 +94,6 @@ def same(got: mx.array, expected: mx.array) -> bool:
     return got.dtype == expected.dtype and got.tolist() == expected.tolist()
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("mask", [None, "causal", "array"])
 def test_a_function_of_mlx(ops, mask) -> None:
     q = mx.random.normal((1, 2, 4, 8), key=mx.random.key(1))
@@ -246,7 +247,6 @@ def test_table_of_operators(ops) -> None:
     assert "(array | Literal" in ops.scaled.__doc__ and "by_mode" not in ops.scaled.__doc__
 
 
-@pytest.mark.extended
 def test_checks(ops) -> None:
     with mx.stream(mx.cpu):
         report = ops.check()

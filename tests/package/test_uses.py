@@ -113,12 +113,14 @@ def test_values_and_gradients(site: Path, tmp_path: Path) -> None:
     assert output(run("-c", TRY, cwd=tmp_path, path=tmp_path / "moved")) == "right\n"
 
 
+@pytest.mark.extended
 def test_generated_checks(site: Path, tmp_path: Path) -> None:
     """The composite, evaluated by Python, calls the other package, too."""
     code = "import tiny, mlxgen.testing as t; report = t.check(tiny); assert report, report"
     output(run("-c", code, cwd=tmp_path, path=site))
 
 
+@pytest.mark.extended
 def test_missing_at_import(site: Path, tmp_path: Path) -> None:
     shutil.copytree(site, tmp_path / "alone", symlinks=True)
     shutil.rmtree(tmp_path / "alone" / "other")

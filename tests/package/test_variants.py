@@ -11,6 +11,8 @@ import pytest
 
 import mlxgen
 
+pytestmark = pytest.mark.extended
+
 YAML = """
 - name: plus
   signature: "plus(array x, array y, *, float scale=1) -> array"
@@ -68,7 +70,6 @@ def add(request: pytest.FixtureRequest, ops: ModuleType) -> Callable[..., mx.arr
 Add = Callable[[mx.array, mx.array], mx.array]
 
 
-@pytest.mark.extended
 def test_same_object(add: Add) -> None:
     for each in (iadd, add):
         x = mx.array([1.0, 2.0])

@@ -70,6 +70,7 @@ def test_readme_starts_in_a_clone() -> None:
     assert all(re.search(r"# .*\bminutes on two cores: ", line) for line in first)
 
 
+@pytest.mark.extended
 def test_readme_in_python(home: Path) -> None:
     """README's sessions, and its cell as IPython would run it."""
     (cell,) = re.findall(r"^%%mlxgen ops\n(.*?)^````$", README, re.MULTILINE | re.DOTALL)

@@ -12,6 +12,8 @@ from sample import project
 from mlxgen.command import operators
 from mlxgen.diagnostics import Diagnostics
 
+pytestmark = pytest.mark.extended
+
 ENTRIES = """
 - signature: "twice(x: array) -> array"
   cpp: my::twice
@@ -86,7 +88,6 @@ def test_where_locals_stand(folder: Path) -> None:
     }
 
 
-@pytest.mark.extended
 def test_it_compiles(folder: Path, tmp_path: Path) -> None:
     assert Compiler(tmp_path).errors([folder / "out"], [folder / "csrc"]) == {}
 

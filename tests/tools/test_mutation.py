@@ -300,6 +300,7 @@ def harness(tmp_path_factory):
     return run
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "change, wanted",
     [
