@@ -364,7 +364,7 @@ class Context(Named):
 
 
 @dataclass(frozen=True)
-class Known:
+class Environment:
     """The names in an entry's formulas, with facts about them."""
 
     arguments: Arguments

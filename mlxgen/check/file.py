@@ -358,16 +358,16 @@ def _operator(context: Context, file: str) -> Op | None:
     check_overload(context, samples)
     if not usable:
         return None
-    checks, known = results.checks(context, arguments)
-    rules = results.rules(context, known)
-    known = results.with_outputs(context, known, rules, checks)
-    forward = results.forward(context, known)
+    checks, env = results.checks(context, arguments)
+    rules = results.rules(context, env)
+    env = results.with_outputs(context, env, rules, checks)
+    forward = results.forward(context, env)
     if context.form is not Form.KERNELS:
-        known = replace(known, results=forward.expr.facts if forward.expr else ())
+        env = replace(env, results=forward.expr.facts if forward.expr else ())
     elif context.failed.isdisjoint(_OF_DTYPES):  # else the dtypes of kernels are unknown
-        forward = replace(forward, kernels=match_kernels(context, known, rules, checks))
-    derivatives = gradients.derivatives(context, known)
-    bounds = check_calls(context, known, samples)
+        forward = replace(forward, kernels=match_kernels(context, env, rules, checks))
+    derivatives = gradients.derivatives(context, env)
+    bounds = check_calls(context, env, samples)
     check_own_name(context)
     for part in context.raw.manual if context.form is Form.KERNELS else ():
         check_manual(context, part)
@@ -393,7 +393,7 @@ def _operator(context: Context, file: str) -> Op | None:
         line=context.entry.line,
     )
     check_unused(context, op)
-    check_unused_lets(context, op, known, bounds.lets)
+    check_unused_lets(context, op, env, bounds.lets)
     return op if context.ok else None
 
 

@@ -305,7 +305,7 @@ def _unknown(item: Dispatch, name: str, wanted: Iterable[Slot]) -> str:
 def _names(item: Dispatch) -> dict[str, Name]:
     """Return the names in launch formulas: arguments, and outputs for their shapes and sizes."""
     outputs = item.context.signature.outputs
-    return item.known.names() | {output.name: Name(output.type) for output in outputs}
+    return item.env.names() | {output.name: Name(output.type) for output in outputs}
 
 
 def _known_constants(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, int]:
@@ -420,7 +420,7 @@ def _templates(item: Dispatch, function: Function) -> list[Template]:
         elif given.values[-1] > INT_MAX:
             context.error("template_large", (*path, "values"), most=INT_MAX)
         formula = ((*path, "of"), given.of, Want(Kind.INT))
-        if expr := context.formula(*formula, item.known.names(), stream=False):
+        if expr := context.formula(*formula, item.env.names(), stream=False):
             found[name] = Template(name, given.of, expr, tuple(given.values))
     return [found[name] for name in function.template if name in found]
 
