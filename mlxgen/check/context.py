@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from ..diagnostics import Diagnostics, Help, Span, did_you_mean
-from ..diagnostics.messages import messages, table
+from ..diagnostics.messages import Messages, table
 from ..formula.compile import Let, Name, Need, Scope, Want, compile_formula, names_of
 from ..formula.lets import expanded
 from ..formula.source import Formula
@@ -34,7 +34,7 @@ from .others import File, Others
 
 Path = tuple[str | int, ...]
 
-TABLE = FilePath(__file__).with_name("messages.yaml")
+MESSAGES = Messages(FilePath(__file__).with_name("messages.yaml"))
 
 # The keys of signatures, and their spellings.
 SIGNATURES: dict[str, Spelling] = {
@@ -44,7 +44,8 @@ SIGNATURES: dict[str, Spelling] = {
 }
 
 # Reserved names of generated code, by location.
-GENERATED = {where: frozenset(of) for where, of in table(TABLE.with_name("names.yaml")).items()}
+_NAMES = MESSAGES.path.with_name("names.yaml")
+GENERATED = {where: frozenset(names) for where, names in table(_NAMES).items()}
 
 ARRAY = Type(Kind.ARRAY)
 ARRAYS = Type(Kind.ARRAYS)
@@ -145,7 +146,7 @@ class Named:
         if at:
             span = self.entry.text_span(path, *at, key=key)
             help = self.entry.advice_in(path, help, key=key)
-        self.diags.error(code, message, span, help=help, op=self.name or None, **more)
+        self.diags.report(code, message, span, help=help, op=self.name or None, **more)
 
     def report_in(
         self, path: Path, code: str, message: str, start: int, end: int, help: Help
@@ -153,19 +154,19 @@ class Named:
         """Report a problem inside the string at ``path``."""
         span = self.entry.text_span(path, start, end)
         help = self.entry.advice_in(path, help)
-        self.diags.error(code, message, span, help=help, op=self.name or None)
+        self.diags.report(code, message, span, help=help, op=self.name or None)
 
     def error(
         self, wrong: str, path: Path = (), /, *keys: str, key: bool = False, **about: Any
     ) -> None:
         """Report a message of messages.yaml; options as in ``report``."""
-        code, message, help = messages(TABLE)[wrong].filled(keys, about)
+        said = MESSAGES(wrong, *keys, **about)
         more = {
             name: about[name]
             for name in ("notes", "severity", "at", "related", "clear")
             if name in about
         }
-        self.report(code, message, path, help, key=key, **more)
+        self.report(said.code, said.text, path, said.help, key=key, **more)
 
     # A warning does not fail the entry.
     warning = partialmethod(error, severity="warning")

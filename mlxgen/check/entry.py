@@ -18,7 +18,7 @@ from ..read.names import clash, generated, meanings
 from ..read.signature import combine, parse_signature
 from ..read.validate import validate
 from ..read.yaml import Entry
-from .context import GENERATED, SIGNATURES, Context, Named, Path, SharedState
+from .context import GENERATED, MESSAGES, SIGNATURES, Context, Named, Path, SharedState
 from .lets import read_lets
 from .others import Others
 
@@ -47,8 +47,7 @@ def read_entry(entry: Entry, shared: SharedState) -> Context | None:
     name = raw.name or signature.name
     if name is None:
         if "name" not in left_out:
-            help = "add `name: my_op`, or write the name in the signature"
-            diags.error("MG107", "the entry has no name", entry.span(), help=help)
+            diags.error(MESSAGES("no_name"), entry.span())
         return None
     others = Others(shared.file)
     context = Context(

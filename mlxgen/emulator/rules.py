@@ -10,10 +10,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
+from pathlib import Path
 
 from ..check.dispatch import MAX_BUFFERS
 from ..check.metal_names import unknown_names
 from ..diagnostics import Span
+from ..diagnostics.messages import Messages, Rendered
 from ..model.dtypes import METAL_TYPES
 from ..model.op import Kernel
 from ..read.cpp import File, Function, Reader, Unit
@@ -21,14 +23,12 @@ from ..read.names import NOT_IN_METAL
 from ..read.preprocess import LITERAL, SourceError, calculated
 from ..read.sources import last_name
 
-_WORDS = {word: f"Metal has no {why}" for word, why in NOT_IN_METAL.items()}
 _KEYWORDS = "device|constant|threadgroup|thread|half|bfloat|kernel|vertex|fragment"
 _FORBIDDEN = re.compile(
-    rf"{LITERAL}|=\s*delete\b|\bstd\b(?!\s*::)|\b({'|'.join(_WORDS)})\b"
+    rf"{LITERAL}|=\s*delete\b|\bstd\b(?!\s*::)|\b({'|'.join(NOT_IN_METAL)})\b"
     rf"|(?<=\w)\s+({_KEYWORDS})\s*=(?!=)"
 )
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_SPACES = "device, constant, threadgroup or thread"
 # A pointer or reference declared at the beginning of a statement: `float* p = x;`
 _LOCAL = re.compile(
     r"(?<=[;{}])\s*(?:(?:const|volatile|static|unsigned|signed)\s+)*"
@@ -42,9 +42,7 @@ _LIBRARY = re.compile(
     r"|atomic_fetch_add_explicit)\s*(?=\(|::)"
 )
 
-# Help for a header that is also compiled as C++.
-_BOTH = "use the functions of mlxgen/scalar.h for C++ and Metal, e.g. mlxgen::math::exp(x)"
-
+MESSAGES = Messages(Path(__file__).with_name("messages.yaml"))
 THREADGROUP_BYTES = 32 * 1024
 _SIZES = {"size_t": 8, "complex64_t": 8} | {
     spelled: int("".join(filter(str.isdigit, dtype)) or 8) // 8
@@ -59,9 +57,9 @@ _CONSTANT = re.compile(r"\b(?:using|constexpr)\b[^;=(){}]*?\b(\w+)\s*=\s*([^;]+)
 class BrokenRule(SourceError):
     """A violation of a rule of Metal."""
 
-    def __init__(self, code: str, message: str, span: Span, help: str | None = None) -> None:
-        super().__init__(message, span, help)
-        self.code = code
+    def __init__(self, said: Rendered, span: Span) -> None:
+        super().__init__(said.text, span, str(said.help) if said.help else None)
+        self.said, self.code = said, said.code
 
 
 def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> list[BrokenRule]:
@@ -80,26 +78,24 @@ def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> l
         found += _parameters(function)
     found += [*_recursion(unit), *_memory(unit, kernels)]
     for wrong in unknown_names(reader, unit, shared):
-        found.append(BrokenRule("MG808", wrong.message, wrong.span))
+        found.append(BrokenRule(MESSAGES("unknown_name", message=wrong.message), wrong.span))
     return sorted(found, key=lambda error: (error.span.file, error.span.line, error.span.column))
 
 
 def _words(file: File, shared: bool) -> Iterator[BrokenRule]:
     for match in _FORBIDDEN.finditer(file.source.text):
         if match.lastindex:
-            taken = f"'{match[2]}' is a keyword of Metal and cannot name a variable"
-            message = _WORDS.get(match[1], taken)
-            help = None
+            wrong = "not_in_Metal" if match[1] else "keyword"
             if shared and match[1] == "std":
-                message, help = "Metal has no namespace std", _BOTH
+                wrong = "std"
             at = file.source.span(*match.span(match.lastindex))
-            yield BrokenRule("MG801", message, at, help)
+            yield BrokenRule(MESSAGES(wrong, what=NOT_IN_METAL.get(match[1]), word=match[2]), at)
 
 
 def _locals(file: File) -> Iterator[BrokenRule]:
     for match in _LOCAL.finditer(file.source.text):
-        message = f"the {_kind(match[1] == '*')} {match[2]} needs an address space: {_SPACES}"
-        yield BrokenRule("MG805", message, file.source.span(*match.span(2)))
+        at = file.source.span(*match.span(2))
+        yield BrokenRule(MESSAGES("no_space", kind=_kind(match[1] == "*"), name=match[2]), at)
 
 
 def _kind(pointer: bool) -> str:
@@ -110,12 +106,12 @@ def _parameters(function: Function) -> Iterator[BrokenRule]:
     shared = [p for p in function.params if p.pointer or p.reference]
     for param in shared:
         if param.space is None:
-            what = f"the {_kind(param.pointer)} {param.name or param.type} of {function.name}"
-            yield BrokenRule("MG805", f"{what} needs an address space: {_SPACES}", param.span)
+            name = f"{param.name or param.type} of {function.name}"
+            yield BrokenRule(MESSAGES("no_space", kind=_kind(param.pointer), name=name), param.span)
     buffers = sum(param.space != "threadgroup" for param in shared)
     if function.is_kernel and buffers > MAX_BUFFERS:
-        message = f"{function.name} takes {buffers} buffers, but Metal allows {MAX_BUFFERS}"
-        yield BrokenRule("MG803", message, function.span)
+        about = {"function": function.name, "count": buffers, "limit": MAX_BUFFERS}
+        yield BrokenRule(MESSAGES("buffers", **about), function.span)
 
 
 def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[BrokenRule]:
@@ -127,10 +123,8 @@ def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[BrokenRule]:
     if not any(name.startswith("metal_") for source in read for name in source.includes):
         source = unit.files[0].source
         if first := re.search(r"\w+|\S", source.text):
-            message = "a Metal file must include <metal_stdlib>"
-            if shared:
-                message = 'a header for every backend must include "mlxgen/scalar.h"'
-            yield BrokenRule("MG807", message, source.span(*first.span()))
+            wrong = "no_scalar_header" if shared else "no_metal_header"
+            yield BrokenRule(MESSAGES(wrong), source.span(*first.span()))
         if shared:
             return
     if any(re.search(r"\busing\s+namespace\s+metal\b", source.plain) for source in read):
@@ -139,11 +133,8 @@ def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[BrokenRule]:
     for file in unit.files:
         for match in _LIBRARY.finditer(file.source.text):
             if match[1] not in declared:
-                message = f"{match[1]} is in namespace metal; add `using namespace metal;`"
-                if shared:
-                    message = f"Metal has no {match[1]} outside of namespace metal"
-                at = file.source.span(*match.span(1))
-                yield BrokenRule("MG807", message, at, _BOTH if shared else None)
+                wrong = "function_outside" if shared else "function_without_using"
+                yield BrokenRule(MESSAGES(wrong, name=match[1]), file.source.span(*match.span(1)))
                 return
 
 
@@ -177,8 +168,7 @@ def _recursion(unit: Unit) -> Iterator[BrokenRule]:
         for callee in reached:  # grows in the loop
             reached += calls[callee].difference(reached)
         if name in reached:
-            message = f"{name} calls itself, but Metal does not support recursion"
-            yield BrokenRule("MG802", message, function.span)
+            yield BrokenRule(MESSAGES("recursion", function=name), function.span)
 
 
 def _memory(unit: Unit, kernels: Iterable[Kernel]) -> Iterator[BrokenRule]:
@@ -209,10 +199,9 @@ def _memory(unit: Unit, kernels: Iterable[Kernel]) -> Iterator[BrokenRule]:
                 found.append((total, host_name))
         if found:
             total, name = max(found, key=lambda each: each[0])
-            others = f" ({len(found) - 1} more of its instantiations also declare too many)"
-            message = f"{name} declares {total} bytes of threadgroup memory"
-            message += f", but Metal allows {THREADGROUP_BYTES}{others * (len(found) > 1)}"
-            yield BrokenRule("MG804", message, kernel.span)
+            wrong = "memory_of_several" if len(found) > 1 else "memory"
+            about = {"name": name, "bytes": total, "limit": THREADGROUP_BYTES}
+            yield BrokenRule(MESSAGES(wrong, more=len(found) - 1, **about), kernel.span)
 
 
 def _resolved(text: str, names: Mapping[str, str]) -> str:

@@ -29,7 +29,7 @@ from ..read.preprocess import OWN_INCLUDES, SourceError
 from ..read.sources import Sources, near
 from ..render.cpp import metal_type
 from ..render.files import metal_element
-from .rules import BrokenRule
+from .rules import MESSAGES, BrokenRule
 from .translate import MetalTranslator
 
 HEADER = Path(__file__).resolve().parent / "opencl" / "metal.h"
@@ -174,7 +174,7 @@ def read_project(
             if error.span.file == generated and starts:
                 op = [op for line, op in starts if line <= error.span.line][-1]
                 file = near(sources.settings.root / op.file)
-                error = BrokenRule(error.code, error.message, Span(file, op.line, 1, op.line, 1))
+                error = BrokenRule(error.said, Span(file, op.line, 1, op.line, 1))
             found.append(error)
         return SpaceCheck(tuple(found), done.unknown)
 
@@ -305,7 +305,7 @@ def _sorted_out(output: str) -> SpaceCheck:
             continue
         if about is not first["text"]:
             message += f": {_in_metal(about.removeprefix('candidate function not viable: '))}"
-        errors.append(BrokenRule("MG806", message, span))
+        errors.append(BrokenRule(MESSAGES("mismatch", message=message), span))
     return SpaceCheck(tuple(errors), tuple(unknown))
 
 

@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from ..diagnostics import Diagnostics, Related, install
+from . import MESSAGES
 from .cpp import Function, Reader, Unit, find_function
 from .embed import embed_metal
 from .preprocess import OWN_INCLUDES, SourceError, Texts, read_text
@@ -191,13 +192,15 @@ class Sources:
 
     def _report(self, error: SourceError) -> None:
         self.unread = True
-        message, help = error.message, error.help
         if error.missing.startswith("mlx/") and self.mlx_include is None:
             if self._told:
                 return  # the other files have the same problem
             self._told = True
-            message, help = f"{message}: MLX is not installed for {sys.executable}", install.mlx()
-        self.diags.error("MG501", message, error.span, help=help, related=error.related)
+            about = {"message": error.message, "python": sys.executable, "install": install.mlx()}
+            self.diags.error(MESSAGES("no_MLX", **about), error.span)
+            return
+        help, related = error.help, error.related
+        self.diags.report("MG501", error.message, error.span, help=help, related=related)
 
 
 def last_name(name: str) -> str:

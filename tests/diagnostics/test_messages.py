@@ -1,0 +1,100 @@
+"""Messages and code agree: every message is reported somewhere, with the parameters of its text."""
+
+from __future__ import annotations
+
+import ast
+import re
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mlxgen
+from mlxgen.diagnostics.messages import Message, messages
+from mlxgen.diagnostics.messages import table as read_table
+
+ROOT = Path(mlxgen.__file__).parent
+TABLES = sorted(ROOT.rglob("messages.yaml"))
+# Functions that render or report a message, and the parameters that they add or use themselves.
+ADDED = {
+    "MESSAGES": set(),
+    "READ": set(),
+    "COMMAND": set(),
+    "_MESSAGES": set(),
+    "Wrong": {"guess", "here"},
+    "error": {"key", "name"},
+    "warning": {"key"},
+    "lacks": {"levels", "values"},
+}
+ANY = r"[\w+]+"
+OPTIONS = {"key", "at", "notes", "severity", "related", "clear", "table", "part", "word"}
+
+
+def folder(table: Path) -> Path:
+    """Return the folder of the code that reports the messages of a table."""
+    return table.parents[1] if table.parent.name == "data" else table.parent
+
+
+def trees(path: Path) -> Iterator[ast.AST]:
+    for file in path.rglob("*.py"):
+        yield from ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+
+
+def strings(path: Path) -> Iterator[str]:
+    """Yield a regular expression for each string in the code; f-strings join any texts."""
+    for node in trees(path):
+        if isinstance(node, ast.JoinedStr):
+            parts = (p.value if isinstance(p, ast.Constant) else None for p in node.values)
+            yield "".join(ANY if part is None else re.escape(str(part)) for part in parts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield re.escape(node.value)
+
+
+def fields(template: str) -> set[str]:
+    found = (name for _, name, _, _ in string.Formatter().parse(template) if name)
+    return {name.partition(".")[0] for name in found}
+
+
+def every_field(message: Message) -> set[str]:
+    fixes = (text for text, _ in message.fixes.values())
+    texts = [message.text, message.note, *message.helps.values(), *fixes]
+    return set[str]().union(*map(fields, texts))
+
+
+def calls(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
+    """Yield the calls with the name of a message, that name, and the function's."""
+    for node in trees(path):
+        if isinstance(node, ast.Call) and node.args:
+            first, function = node.args[0], node.func
+            name = getattr(function, "attr", getattr(function, "id", ""))
+            if isinstance(first, ast.Constant) and name in ADDED:
+                yield str(first.value), name, node
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: folder(table).name)
+def test_parameters(table: Path) -> None:
+    """A call passes all parameters of the text, and no others."""
+    listed, found = messages(table), set()
+    for name, function, call in calls(folder(table)):
+        if name not in listed or function in ("READ", "COMMAND"):
+            continue
+        given = {keyword.arg for keyword in call.keywords if keyword.arg}
+        assert given <= every_field(listed[name]) | OPTIONS, name
+        if all(keyword.arg for keyword in call.keywords):
+            assert fields(listed[name].text) <= given | ADDED[function], name
+        found.add(name)
+    assert len(found) > len(listed) // 3 or len(listed) < 3
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: folder(table).name)
+def test_every_message_is_reported(table: Path) -> None:
+    used = {*strings(folder(table)), *strings(ROOT / "package")}
+    names = {*messages(table)}
+    if "read" in table.parts:
+        names -= {*read_table(table.with_name("syntax.yaml")).values()}
+    # Formulas: names of classes of Python's syntax tree; `grad_rank`, `tangent_rank` from "rank".
+    names -= {name for name in names if hasattr(ast, name)}
+    names = {re.sub("^(grad|tangent)_", "", name) for name in names}
+    expression = re.compile("|".join(text for text in used if text != rf"{ANY}_{ANY}"))
+    assert {name for name in names if not expression.fullmatch(name)} == set()
