@@ -42,7 +42,7 @@ def trees(path: Path) -> Iterator[ast.AST]:
 
 
 def strings(path: Path) -> Iterator[str]:
-    """Yield a regular expression for each string in the code; f-strings join any texts."""
+    """Yield a regular expression for each string in the code; f-strings join any templates."""
     for node in trees(path):
         if isinstance(node, ast.JoinedStr):
             parts = (p.value if isinstance(p, ast.Constant) else None for p in node.values)
@@ -58,8 +58,8 @@ def fields(template: str) -> set[str]:
 
 def every_field(message: Message) -> set[str]:
     fixes = (text for text, _ in message.fixes.values())
-    texts = [message.text, message.note, *message.helps.values(), *fixes]
-    return set[str]().union(*map(fields, texts))
+    templates = [message.text, message.note, *message.helps.values(), *fixes]
+    return set[str]().union(*map(fields, templates))
 
 
 def calls(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
