@@ -13,7 +13,6 @@ from math import prod
 from pathlib import Path
 
 from ..check.dispatch import MAX_BUFFERS
-from ..check.metal_names import unknown_names
 from ..diagnostics import Span
 from ..diagnostics.messages import Messages, Rendered
 from ..model.dtypes import METAL_TYPES
@@ -22,6 +21,7 @@ from ..read.cpp import File, Function, Reader, Unit
 from ..read.names import NOT_IN_METAL
 from ..read.preprocess import LITERAL, SourceError, calculated
 from ..read.sources import last_name
+from .names import unknown_names
 
 _KEYWORDS = "device|constant|threadgroup|thread|half|bfloat|kernel|vertex|fragment"
 _FORBIDDEN = re.compile(

@@ -197,14 +197,17 @@ std::string describe(const uint32_t* p) {
   return format("(%u, %u, %u)", p[0], p[1], p[2]);
 }
 
-/** Describe a thread for messages. */
-std::string describe(const Fiber& fiber) {
+/** Describe a thread of the running threadgroup for messages. */
+std::string in_group(const Fiber& fiber) {
   uint32_t x = fiber.index % group_threads[0];
   uint32_t y = fiber.index / group_threads[0] % group_threads[1];
   uint32_t z = fiber.index / group_threads[0] / group_threads[1];
   uint32_t p[3] = {x, y, z};
-  return "thread " + describe(p) + " of threadgroup " +
-      describe(group_position);
+  return "thread " + describe(p);
+}
+
+std::string describe(const Fiber& fiber) {
+  return in_group(fiber) + " of threadgroup " + describe(group_position);
 }
 
 /** Leave the fiber; it resumes here. */
@@ -215,11 +218,15 @@ void to_main() {
 }
 
 /** Abort the launch; called on a fiber, it does not return. */
-[[noreturn]] void fail(const std::string& what) {
+[[noreturn]] void stop(const std::string& message) {
   in_kernel = false;
-  error = what + ", in " + describe(*running);
+  error = message;
   to_main();
   __builtin_unreachable();
+}
+
+[[noreturn]] void fail(const std::string& what) {
+  stop(what + ", in " + describe(*running));
 }
 
 extern "C" void mlxgen_metal_fiber_main() {
@@ -402,12 +409,13 @@ std::string described(
     races::Stamp other,
     bool writes) {
   std::string what = "race: " + named(at);
-  what += writes ? " is written" : " is read";
+  what += writes ? " is written by " : " is read by ";
   if (race == races::among_threadgroups) {
-    return what + ", which another threadgroup accesses, too, not atomically";
+    return what + describe(*running) +
+        " and accessed by another threadgroup, not atomically";
   }
-  return what + ", which " + describe(fibers[other & 1023]) +
-      " accesses, too, with no barrier between";
+  return what + in_group(*running) + " and accessed by " +
+      describe(fibers[other & 1023]) + ", with no barrier between them";
 }
 
 std::string described_write() {
@@ -443,7 +451,7 @@ bool resume(Group& group, uint32_t index) {
         ", in " + describe(fiber);
   }
   if (error.empty() && races::settle()) {
-    error = described_write() + ", in " + describe(fiber);
+    error = described_write();
   }
   running = nullptr;
   if (!error.empty()) {
@@ -1057,7 +1065,7 @@ namespace {
 
 inline void access(void* p, size_t size, bool writes) {
   if (__builtin_expect(races::settle(), 0)) {
-    fail(described_write());
+    stop(described_write());
   }
   size_t at = size_t(static_cast<char*>(p) - arena);
   if (__builtin_expect(at < sizeof(arena) && at + size > arena_used, 0)) {
@@ -1066,7 +1074,7 @@ inline void access(void* p, size_t size, bool writes) {
   races::Stamp other;
   auto race = races::access(p, size, writes, other);
   if (__builtin_expect(race != races::none, 0)) {
-    fail(described(static_cast<uint8_t*>(p), race, other, false));
+    stop(described(static_cast<uint8_t*>(p), race, other, false));
   }
 }
 
