@@ -195,13 +195,12 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
 
 def _instantiated(file: Unit, function: Function) -> Iterator[Related]:
     """Yield instantiations of a kernel, and its host name: the launcher defines both."""
-    what = "its launcher instantiates it; remove the"
     name = re.compile(rf"\b{function.name}\b")
     for text, span in (pair for part in file.files for pair in part.instances):
         if name.search(text):
-            yield Related(f"{what} instantiation", span)
+            yield Related("its launcher instantiates it; remove the instantiation", span)
     if "host_name" in function.attributes:
-        yield Related(f"{what} [[host_name]]", function.span)
+        yield Related("its launcher instantiates it; remove the [[host_name]]", function.span)
 
 
 def _bind(

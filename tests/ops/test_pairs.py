@@ -26,7 +26,7 @@ from mlxgen.testing.cases import Subject, _operators, _resolve
 ALL = "ALL_PAIRS" in os.environ
 BATCH = 2
 
-# Operators that docs/train-reference.md or the operators calls once differentiable.
+# Operators that docs/train-reference.md or docs/operators.md calls once differentiable.
 ONCE = {"grid_sample", "gammainc", "gammaincc", "gammaincinv", "gammainccinv"}
 ONCE |= {"betainc", "betaincc", "betaincinv", "betainccinv"}
 # MLX's matmul has a wrong vmap of its jvp, and these operators are made of it: the reference says

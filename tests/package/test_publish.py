@@ -57,7 +57,7 @@ def test_pages_of_the_index(dist: Path, name: str) -> None:
     others = [link for link in links if not link.startswith(blob)]
     assert inside and all((ROOT / path.partition("#")[0]).is_file() for path in inside)
     assert all(link.startswith("https://") for link in others)
-    assert bool(urls) == bool(address(ROOT))
+    assert urls.get("Source", "") == address(ROOT)
     assert metadata["Author"] and metadata.get_all("Classifier")
 
 

@@ -18,7 +18,7 @@ def test_every_make_target_is_listed() -> None:
 
 
 def test_every_make_target_is_called() -> None:
-    """A workflow runs each target, for a change or once a week: what nobody runs decays."""
+    """A workflow runs each target, for a change or once a week: what no run calls decays."""
     called = set[str]()
     for path in (ROOT / ".ci" / "run", *(ROOT / ".github" / "workflows").glob("*.yml")):
         called |= {*re.findall(r"\bmake ([a-z0-9-]+)", path.read_text(encoding="utf-8"))}

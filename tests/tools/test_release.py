@@ -11,7 +11,7 @@ import click
 import pytest
 
 from mlxgen.package.backend import tomllib
-from tools import release
+from tools import mlx_releases, release
 from tools.release import PLACES, ROOT, problems, versions, write
 
 ADDRESS = "https://example.org/owner/name"
@@ -103,3 +103,24 @@ def test_no_page_names_a_place_that_does_not_exist() -> None:
         ):
             ours = re.search(r"""[\s"'](?:mlxgen|mlxgen-ops|mlx_aten)(?=["'\s]|$)""", line)
             assert not ours or "--no-index" in line, f"{name}: {line}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "### Added\n\n- Built for MLX 0.1.0.\n- A\n",
+            "### Added\n\n- Built for MLX 0.2.0.\n- A\n",
+        ),
+        (
+            "### Breaking\n\n- B\n\n### Added\n\n- A\n",
+            "### Breaking\n\n- B\n\n### Added\n\n- Built for MLX 0.2.0.\n- A\n",
+        ),
+        ("### Fixed\n\n- F\n", "### Added\n\n- Built for MLX 0.2.0.\n\n### Fixed\n\n- F\n"),
+    ],
+)
+def test_a_new_release_of_mlx_in_the_changelog(old: str, new: str) -> None:
+    around = "# Changes\n\n## Unreleased\n\n{}\n## 0.0.1\n\n### Added\n\n- Built for MLX 0.0.9.\n"
+    line = "- Built for MLX 0.2.0.\n"
+    assert mlx_releases._logged(around.format(old), line) == around.format(new)
+    assert mlx_releases._logged(around.format(new), line) == around.format(new)
