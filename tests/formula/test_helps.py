@@ -93,8 +93,8 @@ constant_index | (x, 2)[n] | (x, 2)[0]
 compared_to_none | x if x + y is None else y | x if w is None else y
 axis_twice | x[0].sum(axis=(0, 0)) | x[0].sum(axis=(0,))
 lengths | x.reshape(-1, -1) | x.reshape(-1, 2)
-python_type | x.astype(int) | x.astype(int32)
-python_type | x.astype(bool) | x.astype(bool_)
+unknown_name | x.astype(int) | x.astype(int32)
+unknown_name | x.astype(bool) | x.astype(bool_)
 argument | logsumexp(2) | logsumexp(array(2))
 condition | w if w else x | w if w is not None else x
 unknown_name | x * aplha | x * alpha
