@@ -163,7 +163,7 @@ class Named:
         said = MESSAGES(wrong, *keys, **about)
         more = {
             name: about[name]
-            for name in ("notes", "severity", "at", "related", "clear")
+            for name in ("notes", "severity", "at", "related", "clear", "expected")
             if name in about
         }
         self.report(said.code, said.text, path, said.help, key=key, **more)
@@ -230,30 +230,27 @@ class Context(Named):
 
     def is_known(
         self,
-        code: str,
+        wrong: str,
         name: str,
         known: Collection[str],
-        what: str,
         path: Path,
         key: bool = True,
         at: tuple[int, int] | None = None,
     ) -> bool:
-        """Check that a name is one of the known ones."""
+        """Check that a name is one of the known ones; report the message ``wrong`` otherwise."""
         if name not in known:
-            guess = did_you_mean(name, list(known))
-            message = f"unknown {what} '{name}'{guess}"
-            help = guess.advice(f"use one of the {what}s: {', '.join(known)}" if known else None)
-            self.report(code, message, path, help, key=key, at=at)
+            about = {"name": name, "guess": did_you_mean(name, known), "known": ", ".join(known)}
+            self.error(wrong, path, "some" * bool(known), key=key, at=at, **about)
         return name in known
 
     def known(
-        self, code: str, names: Iterable[str], known: Collection[str], what: str, path: Path
+        self, wrong: str, names: Iterable[str], known: Collection[str], path: Path
     ) -> list[str]:
         """Return the known keys of the mapping at ``path``; report the others."""
-        return [n for n in names if self.is_known(code, n, known, what, (*path, n))]
+        return [n for n in names if self.is_known(wrong, n, known, (*path, n))]
 
     def known_in(
-        self, code: str, given: Iterable[str], known: Collection[str], what: str, *above: str | int
+        self, wrong: str, given: Iterable[str], known: Collection[str], *above: str | int
     ) -> dict[str, list[str]]:
         """Return the known names in the keys of the mapping at ``above``, by key.
 
@@ -265,7 +262,7 @@ class Context(Named):
             path = (*above, key)
             if name in seen:
                 self.error("twice", path, key=True, at=at, item=name)
-            elif self.is_known(code, name, known, what, path, at=at):
+            elif self.is_known(wrong, name, known, path, at=at):
                 found.setdefault(key, []).append(name)
             seen.add(name)
         return found

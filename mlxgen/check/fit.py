@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
@@ -198,7 +198,7 @@ class Lookup:
     context: Context
     name: str
     path: Path  # where the entry names it
-    codes = ("MG511", "MG512")  # of errors: missing function, mismatch
+    kind = "function"  # in the names of messages
 
     def error(self, wrong: str, /, **about: Any) -> None:
         """Report at the function's name."""
@@ -213,11 +213,11 @@ class Lookup:
             self.context.fail(self.path)
             return
         guess = did_you_mean(self.name, sorted(set(names)))
-        message = f"{self.context.settings.relative(folder)} has no {what} '{self.name}'{guess}"
+        guess = replace(guess, certain=False)  # the function may not be written yet
         wanted = expected.declaration(self.name)._replace(missing_in=folder)
-        help = guess.advice(f"expected: {wanted}", certain=False)  # it may not be written yet
-        more = {"related": sources.unread_places(self.name), "expected": wanted}
-        self.context.report(self.codes[0], message, self.path, help, **more)
+        about = {"what": what, "folder": self.context.settings.relative(folder), "guess": guess}
+        related = sources.unread_places(self.name)
+        self.error(f"no_{self.kind}", **about, expected=wanted, related=related)
 
     def mismatched(
         self, function: Function, problems: str | Sequence[Related], expected: Expected
@@ -226,14 +226,14 @@ class Lookup:
         if isinstance(problems, str):
             problems = [Related(problems, function.span)]
         count, wanted = len(problems), expected.declaration(self.name)
-        what = f" in {count} points" if count > 1 else f": {problems[0].message}"
-        more: dict[str, Any] = {
-            "related": problems[:20] if count > 1 else [declared_at(problems[0].span)],
-            "notes": [f"and {count - 20} more"] * (count > 20),
-            "expected": wanted,
-        }
-        message = f"'{self.name}' does not match the entry{what}"
-        self.context.report(self.codes[1], message, self.path, f"expected: {wanted}", **more)
+        if count == 1:
+            problem, span = problems[0]
+            about = {"problem": problem, "expected": wanted, "related": [declared_at(span)]}
+            self.error(f"mismatch_of_{self.kind}", **about)
+        else:
+            notes = [f"and {count - 20} more"] * (count > 20)
+            about = {"expected": wanted, "related": problems[:20], "notes": notes}
+            self.error(f"mismatches_of_{self.kind}", count=count, **about)
 
     def fitting(
         self,

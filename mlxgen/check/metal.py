@@ -446,5 +446,5 @@ def _zero(item: Dispatch) -> list[int]:
     return [
         names.index(name)
         for i, name in enumerate(zero)
-        if context.is_known("MG507", name, names, "output", item.at("zero", i), key=False)
+        if context.is_known("unknown_in_zero", name, names, item.at("zero", i), key=False)
     ]

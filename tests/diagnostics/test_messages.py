@@ -27,6 +27,9 @@ ADDED = {
     "error": {"key", "name"},
     "warning": {"key"},
     "lacks": {"levels", "values"},
+    "is_known": {"name", "guess"},
+    "known": {"name", "guess"},
+    "known_in": {"name", "guess"},
 }
 ANY = r"[\w+]+"
 OPTIONS = {"key", "at", "notes", "severity", "related", "clear", "table", "part", "word"}
