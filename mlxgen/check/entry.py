@@ -185,12 +185,10 @@ def form_known(context: Context) -> bool:
 def check_keys(context: Context) -> bool:
     """Check the entry's keys against its form; return whether it can be resolved further."""
     raw, error, form = context.raw, context.error, context.form
-    reason = "a composite gets it from MLX"
-    if form is Form.BIND:
-        reason = "a bound function has its own"
+    wrong = "not_for_bound" if form is Form.BIND else "not_for_composite"
     for key in _KERNEL_KEYS if form is not Form.KERNELS else ():
         if getattr(raw, key) not in (None, []):
-            error("for_kernels", (key,), key=True, what=key, reason=reason)
+            error(wrong, (key,), key=True, what=key)
     if raw.cpp is not None and form is not Form.BIND:
         other = "dispatch" if raw.dispatch else "composite"
         error("cpp_beside", ("cpp",), key=True, other=other)

@@ -307,10 +307,8 @@ class _File(File):
                 cycle: list[str] = error.args[1][:0:-1]  # reversed: callers first
             first = cycle.index(min(cycle, key=order.index))
             cycle = [*cycle[first:], *cycle[: first + 1]]
-            what = "composites call each other in a cycle: " + " -> ".join(cycle)
-            if len(cycle) == 2:
-                what = "the composite calls itself"
-            self.entries[cycle[0]].error("circle", ("composite",), what=what)
+            wrong = "calls_itself" if len(cycle) == 2 else "circle"
+            self.entries[cycle[0]].error(wrong, ("composite",), cycle=" -> ".join(cycle))
             for name in cycle:
                 calls[name] = ()
 

@@ -37,8 +37,8 @@ from ..diagnostics import Diagnostics, Span, install
 from ..model.op import Op
 from ..read.settings import Settings
 from ..read.sources import near
+from .cxx import MESSAGES
 from .library import cache_folder
-from .rules import MESSAGES
 
 HERE = Path(__file__).resolve().parent
 SDK = HERE / "sdk"

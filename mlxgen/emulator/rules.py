@@ -10,17 +10,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
-from pathlib import Path
 
 from ..check.dispatch import MAX_BUFFERS
-from ..diagnostics import Span
-from ..diagnostics.messages import Messages, Rendered
 from ..model.dtypes import METAL_TYPES
 from ..model.op import Kernel
 from ..read.cpp import File, Function, Reader, Unit
 from ..read.names import NOT_IN_METAL
 from ..read.preprocess import LITERAL, SourceError, calculated
 from ..read.sources import last_name
+from .cxx import MESSAGES
 from .names import unknown_names
 
 _KEYWORDS = "device|constant|threadgroup|thread|half|bfloat|kernel|vertex|fragment"
@@ -42,7 +40,6 @@ _LIBRARY = re.compile(
     r"|atomic_fetch_add_explicit)\s*(?=\(|::)"
 )
 
-MESSAGES = Messages(Path(__file__).with_name("messages.yaml"))
 THREADGROUP_BYTES = 32 * 1024
 _SIZES = {"size_t": 8, "complex64_t": 8} | {
     spelled: int("".join(filter(str.isdigit, dtype)) or 8) // 8
@@ -54,15 +51,7 @@ _ARRAYS = re.compile(r"\bthreadgroup\s+([\w\s:<>,]+?)\s*\b(\w+\s*(?:\[[^;]*?)?)\
 _CONSTANT = re.compile(r"\b(?:using|constexpr)\b[^;=(){}]*?\b(\w+)\s*=\s*([^;]+);")
 
 
-class BrokenRule(SourceError):
-    """A violation of a rule of Metal."""
-
-    def __init__(self, said: Rendered, span: Span) -> None:
-        super().__init__(said.text, span, str(said.help) if said.help else None)
-        self.said, self.code = said, said.code
-
-
-def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> list[BrokenRule]:
+def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> list[SourceError]:
     """Return the violations of Metal's rules in a file and its project's headers, by location.
 
     ``kernels``: the kernels in the file that launchers instantiate. Raises `SourceError` for a file
@@ -77,44 +66,44 @@ def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> l
     for function in unit.functions:
         found += _parameters(function)
     found += [*_recursion(unit), *_memory(unit, kernels)]
-    for wrong in unknown_names(reader, unit, shared):
-        found.append(BrokenRule(MESSAGES("unknown_name", message=wrong.message), wrong.span))
+    found += unknown_names(reader, unit, shared)
     return sorted(found, key=lambda error: (error.span.file, error.span.line, error.span.column))
 
 
-def _words(file: File, shared: bool) -> Iterator[BrokenRule]:
+def _words(file: File, shared: bool) -> Iterator[SourceError]:
     for match in _FORBIDDEN.finditer(file.source.text):
         if match.lastindex:
             wrong = "not_in_Metal" if match[1] else "keyword"
             if shared and match[1] == "std":
                 wrong = "std"
             at = file.source.span(*match.span(match.lastindex))
-            yield BrokenRule(MESSAGES(wrong, what=NOT_IN_METAL.get(match[1]), word=match[2]), at)
+            yield SourceError(MESSAGES(wrong, what=NOT_IN_METAL.get(match[1]), word=match[2]), at)
 
 
-def _locals(file: File) -> Iterator[BrokenRule]:
+def _locals(file: File) -> Iterator[SourceError]:
     for match in _LOCAL.finditer(file.source.text):
         at = file.source.span(*match.span(2))
-        yield BrokenRule(MESSAGES("no_space", kind=_kind(match[1] == "*"), name=match[2]), at)
+        yield SourceError(MESSAGES("no_space", kind=_kind(match[1] == "*"), name=match[2]), at)
 
 
 def _kind(pointer: bool) -> str:
     return "pointer" if pointer else "reference"
 
 
-def _parameters(function: Function) -> Iterator[BrokenRule]:
+def _parameters(function: Function) -> Iterator[SourceError]:
     shared = [p for p in function.params if p.pointer or p.reference]
     for param in shared:
         if param.space is None:
             name = f"{param.name or param.type} of {function.name}"
-            yield BrokenRule(MESSAGES("no_space", kind=_kind(param.pointer), name=name), param.span)
+            said = MESSAGES("no_space", kind=_kind(param.pointer), name=name)
+            yield SourceError(said, param.span)
     buffers = sum(param.space != "threadgroup" for param in shared)
     if function.is_kernel and buffers > MAX_BUFFERS:
         about = {"function": function.name, "count": buffers, "limit": MAX_BUFFERS}
-        yield BrokenRule(MESSAGES("buffers", **about), function.span)
+        yield SourceError(MESSAGES("buffers", **about), function.span)
 
 
-def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[BrokenRule]:
+def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[SourceError]:
     """Report uses of Metal's library without its header, or without `metal::` or a using-directive.
 
     A header that C++ shares uses the functions of mlxgen/scalar.h instead.
@@ -124,7 +113,7 @@ def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[BrokenRule]:
         source = unit.files[0].source
         if first := re.search(r"\w+|\S", source.text):
             wrong = "no_scalar_header" if shared else "no_metal_header"
-            yield BrokenRule(MESSAGES(wrong), source.span(*first.span()))
+            yield SourceError(MESSAGES(wrong), source.span(*first.span()))
         if shared:
             return
     if any(re.search(r"\busing\s+namespace\s+metal\b", source.plain) for source in read):
@@ -134,7 +123,7 @@ def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[BrokenRule]:
         for match in _LIBRARY.finditer(file.source.text):
             if match[1] not in declared:
                 wrong = "function_outside" if shared else "function_without_using"
-                yield BrokenRule(MESSAGES(wrong, name=match[1]), file.source.span(*match.span(1)))
+                yield SourceError(MESSAGES(wrong, name=match[1]), file.source.span(*match.span(1)))
                 return
 
 
@@ -145,7 +134,7 @@ def _bodies(unit: Unit) -> Iterator[tuple[Function, str]]:
                 yield function, file.source.text[slice(*function.body)]
 
 
-def _recursion(unit: Unit) -> Iterator[BrokenRule]:
+def _recursion(unit: Unit) -> Iterator[SourceError]:
     """Report functions that call themselves, directly or through others.
 
     Overloaded functions are skipped, because a call does not show which overload it means.
@@ -168,10 +157,10 @@ def _recursion(unit: Unit) -> Iterator[BrokenRule]:
         for callee in reached:  # grows in the loop
             reached += calls[callee].difference(reached)
         if name in reached:
-            yield BrokenRule(MESSAGES("recursion", function=name), function.span)
+            yield SourceError(MESSAGES("recursion", function=name), function.span)
 
 
-def _memory(unit: Unit, kernels: Iterable[Kernel]) -> Iterator[BrokenRule]:
+def _memory(unit: Unit, kernels: Iterable[Kernel]) -> Iterator[SourceError]:
     """Report instantiations of kernels that declare too much threadgroup memory."""
     constants = {
         name: f"({value})"
@@ -201,7 +190,7 @@ def _memory(unit: Unit, kernels: Iterable[Kernel]) -> Iterator[BrokenRule]:
             total, name = max(found, key=lambda each: each[0])
             wrong = "memory_of_several" if len(found) > 1 else "memory"
             about = {"name": name, "bytes": total, "limit": THREADGROUP_BYTES}
-            yield BrokenRule(MESSAGES(wrong, more=len(found) - 1, **about), kernel.span)
+            yield SourceError(MESSAGES(wrong, more=len(found) - 1, **about), kernel.span)
 
 
 def _resolved(text: str, names: Mapping[str, str]) -> str:

@@ -199,8 +199,7 @@ class Sources:
             about = {"message": error.message, "python": sys.executable, "install": install.mlx()}
             self.diags.error(MESSAGES("no_MLX", **about), error.span)
             return
-        help, related = error.help, error.related
-        self.diags.report("MG501", error.message, error.span, help=help, related=related)
+        self.diags.error(error.said, error.span, related=error.related)
 
 
 def last_name(name: str) -> str:

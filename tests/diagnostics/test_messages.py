@@ -23,6 +23,7 @@ ADDED = {
     "READ": set(),
     "COMMAND": set(),
     "_MESSAGES": set(),
+    "_wrong": set(),
     "Wrong": {"guess", "here"},
     "error": {"key", "name"},
     "warning": {"key"},
