@@ -86,11 +86,10 @@ def _check_axes(context: Context, arguments: Arguments) -> None:
             continue
         for wrong, axis in axes.problems(name):
             found = _place(context.raw.axes[key], axis)
-            reason, why, better = why_no_axis(axis)
-            if wrong == "axis_taken":
-                better = another(axis)
-            about: Any = {"name": name, "axis": axis, "at": found, "why": why, "better": better}
-            context.error(wrong, path, reason, **about)
+            about: Any = {"better": another(axis)}
+            if wrong == "bad_axis":
+                wrong, about = why_no_axis(axis)
+            context.error(wrong, path, **about, name=name, axis=axis, at=found)
         if name in outputs and (name in shapes or isinstance(context.raw.shape, str)):
             place = ("shape", shapes[name]) if shapes else ("shape",)
             context.error("shape_twice", place, key=True, name=name)
