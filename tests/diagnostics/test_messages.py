@@ -106,3 +106,17 @@ def test_every_message_is_reported(table: Path) -> None:
     joined = [text for text in used if ANY in text and re.match("[a-z]+_", text)]
     expression = re.compile("|".join([*joined, *used.intersection(map(re.escape, names))]))
     assert sorted(name for name in names if not expression.fullmatch(name)) == []
+
+
+def test_codes_are_in_tables() -> None:
+    """Code reports messages of tables only."""
+    code = re.compile(r"[\"']MG\d{3}[\"']")
+    files = (path for path in ROOT.rglob("*.py") if code.search(path.read_text(encoding="utf-8")))
+    # These tell diagnostics apart; module.py also passes the compiler's errors on.
+    assert sorted(path.relative_to(ROOT).as_posix() for path in files) == [
+        "check/lets.py",
+        "check/results.py",
+        "plugins/editor/server.py",
+        "plugins/interactive/module.py",
+        "read/validate.py",
+    ]
