@@ -14,7 +14,7 @@ from functools import cached_property, partialmethod
 from pathlib import Path as FilePath
 from typing import Any
 
-from ..diagnostics import Diagnostics, Help, Span, did_you_mean
+from ..diagnostics import Diagnostics, Help, Related, Span, did_you_mean
 from ..diagnostics.messages import Messages, table
 from ..formula.compile import Let, Name, Need, Scope, Want, compile_formula, names_of
 from ..formula.lets import expanded
@@ -159,13 +159,14 @@ class Named:
     def error(
         self, wrong: str, path: Path = (), /, *keys: str, key: bool = False, **about: Any
     ) -> None:
-        """Report a message of messages.yaml; options as in ``report``."""
+        """Report a message of messages.yaml; options as in ``report``.
+
+        ``related`` are the locations of its note.
+        """
         said = MESSAGES(wrong, *keys, **about)
-        more = {
-            name: about[name]
-            for name in ("notes", "severity", "at", "related", "clear", "expected")
-            if name in about
-        }
+        options = ("severity", "at", "clear", "expected")
+        more = {name: about[name] for name in options if name in about}
+        more["related"] = [Related(said.note, place) for place in about.get("related", ())]
         self.report(said.code, said.text, path, said.help, key=key, **more)
 
     # A warning does not fail the entry.

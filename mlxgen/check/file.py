@@ -23,7 +23,7 @@ from functools import reduce
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
-from ..diagnostics import Diagnostics, Related, TooMany
+from ..diagnostics import Diagnostics, TooMany
 from ..formula.compile import compile_formula, is_pure, names_of
 from ..formula.facts import degree_of_all
 from ..formula.lets import words
@@ -139,8 +139,7 @@ class _File(File):
             else:
                 named = Named(entry, entry.name, shared.diags)
             if named and (known := self.entries.setdefault(named.name, named)) is not named:
-                first = Related("it is first defined here", known.name_span)
-                named.error("defined_twice", named.at_name, related=[first])
+                named.error("defined_twice", named.at_name, related=[known.name_span])
         if not document.complete:
             shared.broken.update(document.names() - self.entries.keys())
         self._overloads = _overloads(self.entries.values())

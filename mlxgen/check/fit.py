@@ -35,7 +35,7 @@ from ..model.op import Holds, Property, camel
 from ..read.cpp import Function, Param
 from ..read.keys import Part
 from ..read.sources import last_name
-from .context import Context, Path
+from .context import MESSAGES, Context, Path
 
 # A C++ name with its namespaces.
 QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
@@ -179,11 +179,6 @@ class Expected(NamedTuple):
         return next(found, self.elements[0])
 
 
-def declared_at(span: Span) -> Related:
-    """Return the location of a hand-written function, for messages."""
-    return Related("it is declared here", span)
-
-
 def spelled(context: Context, function: Function) -> str:
     """Return a function's name in generated code, where an argument or class could hide it."""
     name = function.qualified_name
@@ -228,12 +223,14 @@ class Lookup:
         count, wanted = len(problems), expected.declaration(self.name)
         if count == 1:
             problem, span = problems[0]
-            about = {"problem": problem, "expected": wanted, "related": [declared_at(span)]}
-            self.error(f"mismatch_of_{self.kind}", **about)
+            wrong = f"mismatch_of_{self.kind}"
+            self.error(wrong, problem=problem, expected=wanted, related=[span])
         else:
+            wrong = f"mismatches_of_{self.kind}"
+            code, text, help, _ = MESSAGES(wrong, name=self.name, count=count, expected=wanted)
             notes = [f"and {count - 20} more"] * (count > 20)
-            about = {"expected": wanted, "related": problems[:20], "notes": notes}
-            self.error(f"mismatches_of_{self.kind}", count=count, **about)
+            more = {"related": problems[:20], "notes": notes, "expected": wanted}
+            self.context.report(code, text, self.path, help, **more)
 
     def fitting(
         self,
@@ -273,10 +270,10 @@ class Lookup:
         self, functions: Iterable[Function], meant: Callable[[Function], object] = lambda _: None
     ) -> bool:
         """Check that functions with the same ``meant`` are defined at most once."""
-        alike: dict[object, list[Related]] = {}
+        alike: dict[object, list[Span]] = {}
         for function in functions:
             if function.is_definition:
-                alike.setdefault(meant(function), []).append(declared_at(function.span))
+                alike.setdefault(meant(function), []).append(function.span)
         if several := next((found for found in alike.values() if len(found) > 1), None):
             self.error("two_places", related=several)
         return several is None
@@ -332,8 +329,8 @@ def check_own_name(context: Context) -> None:
         types = [_plain(want.types[0]) for want in _by_hand(context, ARRAY).params]
         given = [plain(param.type) for param in function.params]
         if function.qualified_name == lookup.name and given == types:
-            folder, related = settings.relative(settings.csrc), [declared_at(function.span)]
-            return lookup.error("own_name", folder=folder, related=related)
+            folder = settings.relative(settings.csrc)
+            return lookup.error("own_name", folder=folder, related=[function.span])
 
 
 def check_manual(context: Context, part: Part) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from pathlib import Path
 
-from ..diagnostics import Diagnostics, Related, install
+from ..diagnostics import Diagnostics, Span, install
 from . import MESSAGES
 from .cpp import Function, Reader, Unit, find_function
 from .embed import embed_metal
@@ -128,13 +128,13 @@ class Sources:
             for _, _, f in self.cpp.named(name)
         )
 
-    def unread_places(self, name: str) -> list[Related]:
+    def unread_places(self, name: str) -> list[Span]:
         """Return the unparsed places in files that contain a name."""
-        found: dict[Related, None] = {}
+        found: dict[Span, None] = {}
         for unit in (*self.cpp.units.values(), *self.metal.units.values()):
             for file in unit.files:
                 if file.unread and last_name(name) in file.source.original:
-                    found[Related("this could not be parsed", file.unread)] = None
+                    found[file.unread] = None
         return list(found)
 
     @property

@@ -86,6 +86,7 @@ def test_parameters(table: Path) -> None:
             continue
         given = {keyword.arg for keyword in call.keywords if keyword.arg}
         assert given <= every_field(listed[name]) | OPTIONS, name
+        assert "related" not in given or listed[name].note, name
         if all(keyword.arg for keyword in call.keywords):
             assert fields(listed[name].text) <= given | ADDED[function], name
         found.add(name)
