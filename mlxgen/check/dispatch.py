@@ -46,7 +46,7 @@ class Dispatch(Lookup):
     env: Environment
     rules: Sequence[Rule | None]  # dtypes of the outputs; None: the dtype of the kernel
     beside: frozenset[str]  # arguments used in formulas, except those of its launch
-    codes = ("MG502", "MG503")
+    kind = "kernel"
 
     def at(self, *path: str | int) -> Path:
         """Return the path of a key next to the function's name."""

@@ -86,7 +86,7 @@ def _arguments(context: Context, arguments: Arguments, key: str, seen: set[str])
     for name, _, at in names:
         param = by_name.get(name)
         if param is None or param.arg.mode_of:
-            context.is_known("MG401", name, arrays, "array argument", path, at=at)
+            context.is_known("unknown_in_grad", name, arrays, path, at=at)
         elif not param.type.is_array:
             kind = with_article(param.type)
             context.error("gradient_of_other", path, key=True, at=at, name=name, kind=kind)
@@ -253,7 +253,7 @@ def _jvp_formulas(
     common = {k: name for k, name in names.items() if k not in cotangents}
     arrays = [p.name for p in env.arguments.arrays]
     floating = _floating(context, env.arguments)
-    for name in context.known("MG409", given, arrays, "array argument", ("jvp",)):
+    for name in context.known("unknown_in_jvp", given, arrays, ("jvp",)):
         param, text = by_name[name], given[name]
         if text.strip() == "none":
             continue  # differentiating raises

@@ -125,7 +125,7 @@ def by_output(context: Context, key: str) -> dict[str, Formula]:
 def _outputs_known(context: Context, key: str) -> bool:
     """Check that a mapping names only outputs."""
     if isinstance(given := getattr(context.raw, key), dict):
-        context.known_in("MG124", given, context.output_names, "output", key)
+        context.known_in("unknown_output", given, context.output_names, key)
     return context.keys(key).keys() <= set(context.output_names)
 
 

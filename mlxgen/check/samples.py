@@ -47,7 +47,7 @@ def check_samples(context: Context, arguments: Arguments) -> dict[int, Sample]:
     fitting: dict[int, Sample] = {}
     for i, sample in enumerate(context.raw.samples):
         base: Path = ("samples", i)
-        known = context.known("MG114", sample, types, "argument", base)
+        known = context.known("unknown_in_sample", sample, types, base)
         found = {name: next(_problems(types[name], sample[name]), None) for name in known}
         for name, problem in found.items():
             if problem:
