@@ -1,6 +1,7 @@
 """Docstrings: shapes and dtypes of all arrays, what is raised, and an example that runs.
 
-They are generated here from the entries, and the examples call the installed operators.
+They are generated here from the entries. The examples contain ``import mlxops``, the installed
+operators.
 """
 
 import doctest
