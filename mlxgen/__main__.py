@@ -17,9 +17,9 @@ click.rich_click.SHOW_ARGUMENTS = True
 
 COMMANDS = {
     "add": "plugins.start.commands.add",
-    "cache": "package.kept.cache_command",
+    "cache": "plugins.cache.command.cache_command",
     "check": "command.cli.check",
-    "diff": "command.cli.diff",
+    "diff": "plugins.diff.command.diff",
     "docs": "command.cli.docs",
     "explain": "command.cli.explain",
     "generate": "command.cli.generate",

@@ -25,7 +25,7 @@ PLACES = ("mlxgen/__init__.py", "pyproject.toml")
 OPEN = "## Unreleased\n"
 
 ADDRESS = re.compile(r'^REPOSITORY = "(.*)"$', re.MULTILINE)
-SETTING = "mlxgen/package/origin.py"
+SETTING = "mlxgen/plugins/start/origin.py"
 PROJECTS = ("pyproject.toml", "mlxgen/pyproject.toml")
 DESCRIPTIONS = ("python/README.md", "mlxgen/README.md")
 URLS = re.compile(r"^\[project\.urls\].*\n(?:\w+ = .*\n)*", re.MULTILINE)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostics, Help, Related, Span, did_you_mean
 from ..diagnostics.messages import Messages, table
-from ..formula.compile import Let, Name, Need, Scope, Want, compile_formula, names_of
+from ..formula.compile import Let, Name, Need, Scope, Task, Want, compile_together, names_of
 from ..formula.lets import expanded
 from ..formula.source import Formula
 from ..model.kinds import Kind
@@ -322,6 +322,25 @@ class Context(Named):
         Without a stream, a formula uses shapes, dtypes and attributes, and cannot compute arrays.
         ``only``: report only errors of these codes, in `let`s that the formula uses.
         """
+        expr = compile_together([self.task(path, formula, want, names, stream, only)])[0]
+        if expr is None and not only:  # also if only the errors of another entry were reported
+            self.fail(path)
+        return expr
+
+    def task(
+        self,
+        path: Path,
+        formula: Formula,
+        want: Want,
+        names: Mapping[str, Name],
+        stream: bool = True,
+        only: Collection[str] = (),
+        always: bool = True,
+    ) -> Task:
+        """Return a formula of the entry to compile; parameters as of ``formula``.
+
+        ``always``: every call of its C++ function computes it.
+        """
 
         def report(code: str, message: str, start: int, end: int, help: Help) -> None:
             if only:
@@ -352,10 +371,7 @@ class Context(Named):
         # Formulas other than conditions see broadcast arrays, whose axes have no names.
         if self.elementwise and path[0] not in ("axes", "checks"):
             scope = scope._replace(lengths={})
-        expr = compile_formula(formula, scope, want, report)
-        if expr is None and not only:  # also if only the errors of another entry were reported
-            self.fail(path)
-        return expr
+        return Task(formula, scope, want, report, always)
 
     def want_outputs(self, needs: Sequence[Need] = ()) -> Want:
         """Return the expected result of a formula for all outputs."""

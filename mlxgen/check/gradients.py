@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from ..formula.compile import Name, Need, Want
+from ..formula.compile import Name, Need, Task, Want, compile_together
 from ..formula.explain import Wrong
 from ..formula.source import FormulaText
 from ..model.dtypes import FLOATING
@@ -46,10 +46,21 @@ def _gradients(context: Context, env: Environment) -> list[Grad]:
         return [_without_gradient(p) for p in arrays]
     texts = given if isinstance(given, dict) else {}
     grads: list[Grad] = []
+    tasks: dict[str, tuple[int, Task]] = {}  # by key, with the position of their gradients
     seen: set[str] = set()
     for key, value in texts.items():
         if params := _arguments(context, env.arguments, key, seen):
-            grads += _declared(context, env, key, params, value)
+            found = _declared(context, env, key, params, value)
+            if isinstance(found, Task):
+                tasks[key] = len(grads), found
+                found = [Grad(tuple(params), GradKind.FORMULA, str(value).strip())]
+            grads += found
+    exprs = compile_together([task for _, task in tasks.values()])
+    for (key, (i, _)), expr in zip(tasks.items(), exprs, strict=True):
+        grads[i] = grads[i]._replace(expr=expr)
+        if expr is None:
+            context.fail(("grad", key))
+    grads = [g for g in grads if g.expr or g.kind is not GradKind.FORMULA]
     if "vjp" in context.raw.manual:
         return []
     missing = [p for p in arrays if p.name not in seen]
@@ -100,8 +111,8 @@ def _arguments(context: Context, arguments: Arguments, key: str, seen: set[str])
 
 def _declared(
     context: Context, env: Environment, key: str, params: list[Parameter], value: str | GradFunction
-) -> list[Grad]:
-    """Return the gradients that an item of `grad` defines."""
+) -> list[Grad] | Task:
+    """Return the gradients that an item of `grad` defines, or its formula to compile."""
     path: Path = ("grad", key)
     if len(params) > 1 and any(p.is_list for p in params):
         context.error("gradient_of_list", path, key=True)
@@ -137,8 +148,8 @@ def _declared(
         outputs = ", ".join(f"grad_{name}" for name in context.output_names)
         context.error("ambiguous_grad", path, outputs=outputs)
         return []
-    expr = context.formula(path, text, want, names)
-    return [Grad(tuple(params), GradKind.FORMULA, text, expr)] if expr is not None else []
+    together = len(params) > 1 or params[0].is_list
+    return context.task(path, text, want, names, always=together)
 
 
 def _without_integers(params: list[Parameter], text: str) -> str:
@@ -175,8 +186,7 @@ def _floating(context: Context, arguments: Arguments) -> str:
 
 def _given(names: dict[str, Name], p: Parameter) -> None:
     """Mark an optional array as present in the formula of its own derivative."""
-    if p.type.optional:
-        names[p.name] = Name(ARRAY, fact=names[p.name].fact)
+    names[p.name] = names[p.name]._replace(present=p.type.optional)
 
 
 def _gradient_names(context: Context, env: Environment) -> dict[str, Name]:

@@ -197,19 +197,21 @@ def checks(context: Context, arguments: Arguments) -> tuple[tuple[Condition, ...
         path = ("checks", i, "that")
         if expr := context.formula(path, text, Want(Kind.BOOL), names, stream=False):
             tree = context.expanded(text)
-            found.append(Condition(tree, expr, message, whole=frozenset(_whole(tree))))
-            ranks.update(_ranks(tree))
+            implied = [*_implied(tree)]
+            whole = frozenset([array for array, rank in implied if rank is None])
+            found.append(Condition(tree, expr, message, whole=whole))
+            ranks.update((array, rank) for array, rank in implied if rank)
     return tuple(found), Environment(arguments, _facts(context, arguments, ranks))
 
 
-def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
-    """Yield the ranks that follow from a condition, by array."""
+def _implied(node: ast.expr) -> Iterator[tuple[str, tuple[str, int] | None]]:
+    """Yield arrays with a rank that follows from a condition; None: they are integers or bools."""
     match node:
         case ast.BoolOp(ast.And(), parts):
             for part in parts:
-                yield from _ranks(part)
+                yield from _implied(part)
         case ast.BoolOp(ast.Or(), [*absent, part]) if absent:
-            yield from (rank for rank in _ranks(part) if _all_absent(absent, rank[0]))
+            yield from (found for found in _implied(part) if _all_absent(absent, found[0]))
         case ast.Compare(ast.Attribute(ast.Name(name), "ndim"), [ast.Eq()], [ast.Constant(int(n))]):
             yield name, ("", n)
         case ast.Compare(ast.Attribute(ast.Name(name), "shape"), [ast.Eq()], [ast.List(axes)]):
@@ -220,6 +222,11 @@ def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
             [ast.Attribute(ast.Name(other), two)],
         ) if one == two:
             yield name, (other, 0)
+        case ast.Call(
+            ast.Name("issubdtype"),
+            [ast.Attribute(ast.Name(name), "dtype"), ast.Name("integer")],
+        ) | ast.Compare(ast.Attribute(ast.Name(name), "dtype"), [ast.Eq()], [ast.Name("bool_")]):
+            yield name, None
 
 
 def _all_absent(tests: Sequence[ast.expr], array: str) -> bool:
@@ -232,23 +239,6 @@ def _all_absent(tests: Sequence[ast.expr], array: str) -> bool:
         return False
 
     return all(map(is_absence, tests))
-
-
-def _whole(node: ast.expr) -> Iterator[str]:
-    """Yield the arrays that must be integers or bools for a condition to be true."""
-    match node:
-        case ast.BoolOp(ast.And(), parts):
-            for part in parts:
-                yield from _whole(part)
-        case ast.BoolOp(ast.Or(), [*absent, part]) if absent:
-            yield from (found for found in _whole(part) if _all_absent(absent, found))
-        case ast.Call(
-            ast.Name("issubdtype"),
-            [ast.Attribute(ast.Name(name), "dtype"), ast.Name("integer")],
-        ):
-            yield name
-        case ast.Compare(ast.Attribute(ast.Name(name), "dtype"), [ast.Eq()], [ast.Name("bool_")]):
-            yield name
 
 
 def _facts(

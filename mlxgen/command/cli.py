@@ -1,4 +1,4 @@
-"""The commands check, generate, show, list, schema, explain, docs and diff.
+"""The commands check, generate, show, list, schema, explain and docs.
 
 Commands print text by default (with rich, on a terminal) and JSON with ``--format json``. Exit
 status: 0 success, 1 errors in the project or pending changes, 2 invalid command line. Slow imports
@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cached_property, wraps
 from importlib import import_module
 from pathlib import Path
@@ -19,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from ..diagnostics import Diagnostics, one_line, sections
+from ..diagnostics import Diagnostics, sections
 from ..model import languages as known
-from ..read.settings import find
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -407,50 +405,3 @@ def docs(diags: Diagnostics, project: Path | None, dry_run: bool) -> None:
     click.echo(f"{verb}: {paths}" if stale else "all pages are up to date")
     if stale and dry_run:
         sys.exit(1)
-
-
-@command("project", "format")
-@click.argument("old", type=EXISTING_FILE)
-@click.argument("new", type=EXISTING_FILE)
-def diff(diags: Diagnostics, old: Path, new: Path, project: Path | None, form: str) -> None:
-    """Compare two versions of the operators; exit 1 if a change breaks callers.
-
-    OLD and NEW are YAML files, or the `ops.json` of two builds. A file outside of any project uses
-    the project of the other file.
-    """
-    from .diff import compare
-
-    # A copy of an old version, outside of any project, is compared with the kernels of the new one.
-    roots = [project or find(path.resolve().parent) for path in (old, new)]
-    before, after = (
-        _operators(diags, path, root or other)
-        for path, root, other in zip((old, new), roots, reversed(roots), strict=True)
-    )
-    try:
-        changes = compare(before, after)
-    except (AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise click.BadParameter(f"{old} or {new} is not an ops.json") from error
-    breaking = [c for c in changes if c.breaking]
-    if form == "json":
-        click.echo(json.dumps([c._asdict() for c in changes], indent=1))
-    else:
-        for change in changes:
-            mark = click.style("breaking", fg="red") if change.breaking else "        "
-            click.echo(f"{mark}  {one_line(f'{change.op}: {change.message}')}")
-        click.echo(f"{len(changes)} change{'s' * (len(changes) != 1)}, {len(breaking)} breaking")
-    if breaking:
-        sys.exit(1)
-
-
-def _operators(diags: Diagnostics, path: Path, project: Path | None) -> list[dict[str, Any]]:
-    from ..render.python import op_dict
-
-    if path.suffix != ".json":
-        return [op_dict(op) for op in load(diags, project, path)[0]]
-    with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict):  # releases before 1.0 wrote the list alone
-            found = found.get("operators")
-        if isinstance(found, list) and all(isinstance(op, dict) for op in found):
-            return found
-    raise click.BadParameter(f"{path} is not an ops.json")

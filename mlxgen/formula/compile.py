@@ -14,6 +14,9 @@ The first visit writes a hole for each use of a `let`, counts them, and notes wh
 computed in any case. In the second visit these are C++ variables too. A `let` that only conditions
 use is inserted, or, if they use it several times, computed by ``mlxgen::Lazy`` at its first use.
 The C++ therefore grows with the text of a formula and its `let`s, not with its paths.
+
+The formulas of one function, such as a vjp, share these variables (``compile_together``). A
+variable that some calls of the function do not need is computed by ``mlxgen::Lazy``.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import ast
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial, reduce
@@ -45,7 +48,7 @@ from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
 from .mlx import VALUES as VALUES
 from .source import Formula, parsed
-from .translator import Facts, Report, both
+from .translator import Facts, Report, T, both
 from .translator import Let as Let
 from .translator import Name as Name
 from .translator import Scope as Scope
@@ -123,32 +126,54 @@ class Want(NamedTuple):
         return cls(kind, len(lists) if len(lists) > 1 else None, needs)
 
 
+class Task(NamedTuple):
+    """A formula to compile."""
+
+    formula: Formula
+    scope: Scope
+    want: Want
+    report: Report
+    always: bool = True  # every call of its C++ function computes it
+
+
 def compile_formula(formula: Formula, scope: Scope, want: Want, report: Report) -> Expr | None:
     """Compile a formula to C++ with the required result; return None if an error was reported."""
-    compiler = Compiler(formula, scope, report)
-    try:
-        return compiler.compile(want)
-    except Wrong as wrong:
-        compiler.error(wrong)
-    except RecursionError:
-        compiler.error(Wrong("too_deep"))
-    return None
+    return compile_together([Task(formula, scope, want, report)])[0]
+
+
+def compile_together(tasks: Sequence[Task]) -> list[Expr | None]:
+    """Compile the formulas of a C++ function, with variables that they share.
+
+    Variables of the same name are the same. None: an error was reported.
+    """
+    variables = Variables([task.scope for task in tasks])
+    compilers = [Compiler(*task[:2], task.report, variables, task.always) for task in tasks]
+    for compiler, task in zip(compilers, tasks, strict=True):
+        compiler.attempt(partial(compiler.read, task.want))
+    variables.plan([compiler for compiler in compilers if not compiler.failed])
+    found: list[Expr | None] = []
+    for compiler, task in zip(compilers, tasks, strict=True):
+        compile = partial(compiler.compile, task.want)
+        found.append(None if compiler.failed else compiler.attempt(compile))
+    return found
+
+
+# A `let` in a context: its name, the known facts about the names that it uses, and whether it is
+# inside of `hint`.
+Use = tuple[str, frozenset[tuple[str, frozenset[tuple[frozenset[State], bool]]]], bool]
 
 
 class Call(NamedTuple):
     """A part of a formula that computes arrays."""
 
+    of: Compiler
     node: ast.AST
     cpp: Cpp
     inner: int  # index of the first ``Call`` inside of it
     place: int  # its own index
     used: slice  # its items in ``Translator.used``
     certain: bool  # computed exactly once, regardless of conditions and lists
-
-
-# A `let` in a context: its name, the known facts about the names that it uses, and whether it is
-# inside of `hint`.
-Use = tuple[str, frozenset[tuple[str, frozenset[tuple[frozenset[State], bool]]]], bool]
+    use: Use | None  # the `let` that it is a part of
 
 
 class Local(NamedTuple):
@@ -160,58 +185,182 @@ class Local(NamedTuple):
     nonlinear: bool  # it is nonlinear in ``grad`` or ``tangent``
 
 
+class Variable(NamedTuple):
+    """A C++ variable."""
+
+    name: str
+    expr: Expr
+    uses: frozenset[str]  # earlier variables, by the keys of ``Variables.found``
+    lazy: bool
+
+
+class Variables:
+    """The C++ variables of the formulas of one function."""
+
+    def __init__(self, scopes: Sequence[Scope]) -> None:
+        self.calls: list[Call] = []  # of all formulas, inner ones first
+        self.found: dict[str, Variable] = {}  # by the C++ of its use: `t0`, or lazy `t0()`
+        self.same: dict[tuple[Hashable, tuple[str | Hole, ...]], str] = {}  # by key and C++
+        self.lazy: set[Cpp] = set()  # repeated parts that some calls of the function do not need
+        self.lazy_lets: set[str] = set()
+        self.owners: dict[Use | None, Compiler] = {}  # the first formulas that use `let`s
+        self.taken: set[str] = set()  # names that variables cannot have
+        for scope in scopes:
+            self.taken |= {*scope.names, *scope.lengths}
+        lets = {let.cpp for scope in scopes for let in scope.lets.values()}
+        self.free = (t for i in count() if (t := f"t{i}") not in self.taken | lets)
+
+    def plan(self, compilers: Sequence[Compiler]) -> None:
+        """Decide which parts and `let`s are variables, after the first visits."""
+
+        def needed(some: Collection[Compiler]) -> bool:
+            """Return whether every call of the function computes a part that some formulas do."""
+            return len(some) == len(compilers) or any(one.is_always for one in some)
+
+        groups: dict[Cpp, list[Call]] = {}
+        for one in self.calls:
+            used = {part for part, _ in one.of.used[one.used]}
+            if not one.of.failed and used & {"mlx", "ops", "headers"}:  # not dropped
+                group = groups.setdefault(one.cpp, [])
+                while group and group[-1].place >= one.inner:  # an argument with the same C++
+                    group.pop()
+                group.append(one)
+        inside = set[int]()  # parts inside of variables
+        for same in sorted(groups, key=attrgetter("size"), reverse=True):  # outer parts first
+            certain = {one.of for one in groups[same] if one.certain}
+            group = [one for one in groups[same] if len(certain) > 1 or one.of in certain]
+            calls = [one for one in group if one.place not in inside]
+            # A `let` is one variable, even if several formulas use it.
+            calls = [one for one in calls if self.owners.get(one.use, one.of) is one.of]
+            if len(calls) > 1 and calls[0].of.is_pure(calls[0]):
+                for one in group:
+                    one.of.shared[one.node] = same
+                inside.update(i for one in calls[1:] for i in range(one.inner, one.place))
+                if not needed(certain) and len(certain) > 1:
+                    self.lazy.add(same)
+        if len(compilers) > 1:
+            users = Counter(name for one in compilers for name in {name for name, *_ in one.uses})
+            for name, times in users.items():
+                if times > 1 and not needed([one for one in compilers if name in one.always]):
+                    self.lazy_lets.add(name)
+
+    def add(self, key: Hashable, name: str, expr: Expr, lazy: bool = False) -> Cpp:
+        """Return the use of a variable: of one with this key and C++, or of a new one.
+
+        Args:
+            key: Its part of the formula or its `let`.
+            name: The preferred name; empty: a new one.
+            expr: Its value.
+            lazy: It is computed at its first use.
+        """
+        parts, uses = self.filled(expr.parts)
+        if lazy:
+            result = f"() -> {expr.variable}" if expr.type.kind is Kind.INT else ""
+            parts = (f"mlxgen::Lazy([&]{result} {{ return ", *parts, "; })")
+            expr = Expr(_type(Kind.ARRAY), parts)
+        use = self.same.get((key, parts))
+        if use is None:
+            name = next(self.free) if not name or name in self.taken else name
+            self.taken.add(name)
+            use = self.same[key, parts] = f"{name}()" if lazy else name
+            self.found[use] = Variable(name, expr._replace(parts=parts), uses, lazy)
+        return hole(use)
+
+    def filled(
+        self, parts: tuple[str | Hole, ...]
+    ) -> tuple[tuple[str | Hole, ...], frozenset[str]]:
+        """Return C++ in which the names of variables are filled in, and these names."""
+        uses = frozenset([p.name for p in parts if isinstance(p, Hole) and p.name in self.found])
+        if uses:
+            parts = tuple([p.name if isinstance(p, Hole) and p.name in uses else p for p in parts])
+        return parts, uses
+
+    def of(self, uses: frozenset[str]) -> list[Variable]:
+        """Return the variables that a formula needs, in order."""
+        needed, found = {*uses}, []
+        for use, one in reversed(self.found.items()):
+            if use in needed:
+                needed |= one.uses
+                found.append(one)
+        return found[::-1]
+
+
 class Compiler(Lists):
     """Visits the parts of one formula."""
 
-    def __init__(self, formula: Formula, scope: Scope, report: Report) -> None:
+    def __init__(
+        self,
+        formula: Formula,
+        scope: Scope,
+        report: Report,
+        variables: Variables,
+        is_always: bool = True,
+    ) -> None:
         super().__init__(formula, scope, report)
         self.formula = formula
-        self.calls: list[Call] = []  # inner ones first
-        self.shared: Mapping[ast.AST, Cpp] = {}  # parts stored in variables, and their C++
-        self.holders: dict[Cpp, tuple[str, Expr]] = {}  # these variables by C++
-        taken = {*scope.names, *scope.lengths, *(let.cpp for let in scope.lets.values())}
-        self.free = (t for i in count() if (t := f"t{i}") not in taken)
+        self.variables = variables  # of the C++ function
+        self.is_always = is_always  # every call of this function computes the formula
+        self.shared: dict[ast.AST, Cpp] = {}  # parts stored in variables, and their C++
+        self.stored: dict[Hashable, Cpp] = {}  # the variables, by part or use of a `let`
         self.uncertain = 0  # conditions around the current part
         self.made: dict[Use, Local] = {}  # the values of `let`s
+        self.inner: Use | None = None  # the `let` that is being translated
         self.uses: Counter[Use] = Counter()  # how often the formula and its `let`s use them
-        self.several: Collection[Use] = ()  # `let`s that are used several times
-        self.lazy: dict[Use, Cpp] = {}  # the holes of those that are computed at their first use
-        # The names of C++ variables of `let`s, by the names of their holes.
-        self.places = {name: let.cpp for name, let in scope.lets.items()}
-        self.variables = {*scope.lets}  # `let`s that are variables
+        self.several: Collection[Use] | None = None  # those to store, in the second visit
         self.always_computed: Collection[str] = ()  # `let`s that become variables
         self.followed: dict[tuple[str, bool], Facts] = {}  # what follows from `let`s
         self.visits = 0
 
+    def attempt(self, step: Callable[[], T]) -> T | None:
+        """Return the result of a step, or report its error."""
+        try:
+            return step()
+        except Wrong as wrong:
+            self.error(wrong)
+        except RecursionError:
+            self.error(Wrong("too_deep"))
+        return None
+
+    @property
+    def tree(self) -> ast.expr:
+        """The syntax tree."""
+        return self.built or parsed(self.text)
+
+    def read(self, want: Want) -> None:
+        """Visit the formula for the first time, and check its result."""
+        self.value = self.whole(self.tree)
+        self.cpp = self.written(self.value, want)
+        self.result_facts = self.result(self.value, want)
+
     def compile(self, want: Want) -> Expr | None:
-        """Compile the formula to an expression of the required kind."""
-        tree = self.built or parsed(self.text)
-        value = self.whole(tree)
-        written = self.written(value, want)
-        facts = self.result(value, want)
-        if self.failed:
-            return None
-        again = self
-        shared = self.repeated()
-        if shared or self.made:
-            again = Compiler(self.formula, self.scope, self.report)
-            again.shared = shared
-            again.several = {use for use, times in self.uses.items() if times > 1}
-            again.variables = set()
-            again.always_computed = self.always if self.scope.variables else ()
-            written = again.written(again.whole(tree), want)
-            if again.failed:
+        """Return the expression, after the first visit and the plan of variables."""
+        written, value = self.cpp, self.value
+        if self.shared or self.made:
+            second = Compiler(self.formula, self.scope, self.report, self.variables)
+            second.shared = self.shared
+            lazy = self.variables.lazy_lets
+            second.several = {u for u, times in self.uses.items() if times > 1 or u[0] in lazy}
+            second.always_computed = self.always if self.scope.variables else ()
+            written = second.written(second.whole(self.tree), want)
+            if second.failed:
                 return None
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
         used: dict[str, set[str]] = {part: set() for part in USED}
         for part, name in self.used:
             used[part].add(name)
         del used[""]
-        locals, pieces = again.declared(written)
+        parts, uses = self.variables.filled(written.parts)
+        needed = self.variables.of(uses)
+        locals = tuple([(one.name, one.expr) for one in needed])
+        if any(one.lazy for one in needed) and not (self.scope.variables and not self.scope.shared):
+            pieces: list[str | Hole] = ["[&] { "]
+            for name, local in locals:
+                pieces += [f"const {local.variable} {name} = ", *local.parts, "; "]
+            parts, locals = (*pieces, "return ", *parts, "; }()"), ()
         return Expr(
             type_,
-            pieces,
-            facts=facts,
+            parts,
+            facts=self.result_facts,
             specializes=self.specializes[0],
             gradient_specializes=self.specializes[1],
             promoted=value.promoted,
@@ -236,31 +385,14 @@ class Compiler(Lists):
             raise Wrong("result_count", value.at, given=given, count=want.length)
         return fitted
 
-    def repeated(self) -> dict[ast.AST, Cpp]:
-        """Return the parts that can be computed once instead of several times, with their C++."""
-        groups: dict[Cpp, list[Call]] = {}
-        for one in self.calls:
-            if {"mlx", "ops", "headers"} & {part for part, _ in self.used[one.used]}:  # not dropped
-                group = groups.setdefault(one.cpp, [])
-                while group and group[-1].place >= one.inner:  # an argument with the same C++
-                    group.pop()
-                group.append(one)
-        found, inside = dict[ast.AST, Cpp](), set[int]()  # parts inside of found ones
-        for same in sorted(groups, key=attrgetter("size"), reverse=True):  # outer parts first
-            calls = [one for one in groups[same] if one.place not in inside]
-            if len(calls) > 1 and self.is_safe(groups[same]):
-                found |= {one.node: same for one in calls}
-                inside.update(i for one in calls[1:] for i in range(one.inner, one.place))
-        return found
-
-    def is_safe(self, calls: Sequence[Call]) -> bool:
-        """Return whether parts are always computed and always have the same result.
+    def is_pure(self, call: Call) -> bool:
+        """Return whether a part always has the same result.
 
         Functions of MLX are deterministic, because random ones have keys in formulas.
         """
-        used = self.used[calls[0].used]
+        used = self.used[call.used]
         pure = all(self.scope.pure(name) for part, name in used if part == "ops")
-        return pure and any(one.certain for one in calls) and "impure" not in dict(used)
+        return pure and "impure" not in dict(used)
 
     def result(self, value: Value, want: Want) -> tuple[Fact, ...]:
         """Return the facts about the result, after checking them against the requirements."""
@@ -283,10 +415,10 @@ class Compiler(Lists):
     def compare_cases(self, want: Want) -> None:
         """Check the result for each combination of the conditions' outcomes."""
         for outcomes in product((True, False), repeat=len(self.forks)):
-            case = Compiler(self.formula, self.scope, self.report)
+            case = Compiler(self.formula, self.scope, self.report, Variables(()))
             case.assumed = dict(zip(self.forks, outcomes, strict=True))
             try:
-                case.result(case.whole(self.built or parsed(self.text)), want)
+                case.result(case.whole(self.tree), want)
             finally:
                 self.failed |= case.failed
             if case.failed:
@@ -331,7 +463,7 @@ class Compiler(Lists):
         self.visits += 1
         if self.visits > MOST_VISITS:
             raise Wrong("too_large", node)
-        before, inner = len(self.used), len(self.calls)
+        before, inner = len(self.used), len(self.variables.calls)
         value: Value = handler(node)
         self.depth -= 1
         if value.kind == "tuple":  # its C++ depends on its use, and contains that of its items
@@ -341,11 +473,15 @@ class Compiler(Lists):
         if value.kind not in ("array", "arrays") or value.cpp.level == LEVEL["name"]:
             return value
         if same := self.shared.get(node):
-            if same not in self.holders:
-                self.holders[same] = next(self.free), Expr(_type(Kind.ARRAY), value.cpp.parts)
-            return replace(value, cpp=named(self.holders[same][0]))
-        used, certain = slice(before, len(self.used)), not (self.uncertain or self.locals)
-        self.calls.append(Call(node, value.cpp, inner, len(self.calls), used, certain))
+            if same not in self.stored:
+                lazy = same in self.variables.lazy
+                self.stored[same] = self.variables.add(same, "", held(value), lazy)
+            return replace(value, cpp=self.stored[same])
+        if self.several is None:
+            used, certain = slice(before, len(self.used)), not (self.uncertain or self.locals)
+            place = len(self.variables.calls)
+            call = Call(self, node, value.cpp, inner, place, used, certain, self.inner)
+            self.variables.calls.append(call)
         return value
 
     # Named subexpressions
@@ -354,9 +490,10 @@ class Compiler(Lists):
         """Make a C++ variable of a `let`, unless only a condition allows to compute it."""
         with self.silently():
             value = self.made[self.use(name, ast.Name(name, lineno=1, col_offset=0))].value
-            if is_variable(value):
-                self.holders[hole(name)] = self.scope.lets[name].cpp, held(value)
-                self.variables.add(name)
+            is_lazy = name in self.variables.lazy_lets and is_long(value)
+            if is_variable(value) and not is_lazy:
+                cpp = self.scope.lets[name].cpp
+                self.stored[name] = self.variables.add(name, cpp, held(value))
 
     @contextmanager
     def silently(self) -> Iterator[None]:
@@ -381,28 +518,6 @@ class Compiler(Lists):
         self.uncertain -= 1
         self.used[start:] = [("", "")] * (len(self.used) - start)
 
-    def declared(self, written: Cpp) -> tuple[tuple[tuple[str, Expr], ...], tuple[str | Hole, ...]]:
-        """Return the C++ variables that a result needs, and its C++."""
-        of_let = {hole(name): name for name in self.places}
-        needed, found = set[str](), list[tuple[str, Expr]]()
-
-        def filled(pieces: Iterable[str | Hole]) -> tuple[str | Hole, ...]:
-            places = self.places
-            needed.update(p.name for p in pieces if isinstance(p, Hole) and p.name in places)
-            return tuple([places.get(p.name, p) if isinstance(p, Hole) else p for p in pieces])
-
-        result = filled(written.parts)
-        for key, (name, local) in reversed(self.holders.items()):
-            if key not in of_let or of_let[key] in needed:
-                found.append((name, local._replace(parts=filled(local.parts))))
-        found.reverse()
-        if not self.lazy or (self.scope.variables and not self.scope.shared):
-            return tuple(found), result
-        parts: list[str | Hole] = ["[&] { "]
-        for name, local in found:
-            parts += [f"const {local.variable} {name} = ", *local.parts, "; "]
-        return (), (*parts, "return ", *result, "; }()")
-
     def visit_let(self, name: str, node: ast.expr) -> Value:
         """Return the value of a `let` of the entry."""
         order = [*self.scope.lets]
@@ -421,7 +536,7 @@ class Compiler(Lists):
         value = located(made.value, node)
         if value.kind == "tuple":
             self.visits += value.cpp.size
-        if is_variable(value) and (stored := self.stored(use, value)):
+        if is_variable(value) and (stored := self.in_variable(use, value)):
             value = replace(value, cpp=stored, cases=None)
         named = value.optional or value.kind == "union"
         return self.narrowed(replace(value, name=name)) if named else value
@@ -432,27 +547,28 @@ class Compiler(Lists):
         known = frozenset(pair for pair in self.known.items() if pair[0] in let.words)
         use = name, known, self.hints > 0
         if use not in self.made:
-            self.made[use] = self.make(name, let, node)
+            outer, self.inner = self.inner, use
+            try:
+                self.made[use] = self.make(name, let, node)
+            finally:
+                self.inner = outer
+            if is_variable(self.made[use].value):
+                self.variables.owners.setdefault(use, self)
         return use
 
-    def stored(self, use: Use, value: Value) -> Cpp | None:
+    def in_variable(self, use: Use, value: Value) -> Cpp | None:
         """Return the C++ of the variable for a `let`, or None if its C++ is inserted."""
-        if use[0] in self.variables:
-            return hole(use[0])
-        is_long = value.kind in ("array", "arrays") or value.cpp.size > SHORT
-        if use not in self.several or not is_long:
+        name = use[0]
+        if self.several is None:
+            return hole(name)
+        if name in self.stored:
+            return self.stored[name]
+        if use not in self.several or not is_long(value):
             return None
-        if use not in self.lazy:
-            cpp = self.scope.lets[use[0]].cpp
-            cpp = next(self.free) if f"{cpp}()" in self.places.values() else cpp
-            self.lazy[use] = key = hole(f"{cpp}()")
-            self.places[f"{cpp}()"] = f"{cpp}()"
-            local, result = held(value), ""
-            if local.type.kind is Kind.INT:
-                result = f"() -> {local.variable}"
-            parts = f"mlxgen::Lazy([&]{result} {{ return ", *local.parts, "; })"
-            self.holders[key] = cpp, Expr(_type(Kind.ARRAY), parts)
-        return self.lazy[use]
+        if use not in self.stored:
+            cpp = self.scope.lets[name].cpp
+            self.stored[use] = self.variables.add(use, cpp, held(value), lazy=True)
+        return self.stored[use]
 
     def make(self, name: str, let: Let, node: ast.expr) -> Local:
         """Translate the text of a `let`; its errors are located there."""
@@ -925,6 +1041,11 @@ def is_variable(value: Value) -> bool:
     """Return whether a value can be a C++ variable that is worth a name."""
     bare = value.const is not None or value.cpp.level == LEVEL["name"]
     return not bare and value.kind not in ("tuple", "none", "category")
+
+
+def is_long(value: Value) -> bool:
+    """Return whether it is worth a variable that is computed at its first use."""
+    return value.kind in ("array", "arrays") or value.cpp.size > SHORT
 
 
 def held(value: Value) -> Expr:

@@ -72,6 +72,8 @@ Report = Callable[[str, str, int, int, Help], None]
 # What is known about optional names and unions: states, and whether the value is one of them.
 Facts = Mapping[str, frozenset[tuple[frozenset[State], bool]]]
 
+_PRESENT = frozenset([(frozenset[State]([PRESENT]), True)])
+
 _UNKNOWN = ("unknown_name", "unknown_function", "unknown_method")
 UNKNOWN_NAMES = (*_UNKNOWN, "omitted", "function", "no_cotangent")
 
@@ -88,6 +90,7 @@ class Name(NamedTuple):
     fact: Fact | list[Fact] | None = None  # as of a Value
     items: Sequence[str] = ()  # ARRAYS: names of the items, if any
     mode: str = ""  # of an array or string: the hole for the string
+    present: bool = False  # of an optional array: it is never None, nor a string
 
 
 def names_of(args: Iterable[Arg], facts: Mapping[str, Fact]) -> dict[str, Name]:
@@ -163,7 +166,8 @@ class Translator:
         self.said: set[str] = set()
         self.used: list[tuple[str, str]] = []  # a field of ``Expr`` (names, ops, mlx), and a name
         self.locals: dict[str, Value] = {}
-        self.known: Facts = {}  # of optional names and unions
+        # Facts about optional names and unions.
+        self.known: Facts = {n: _PRESENT for n, name in scope.names.items() if name.present}
         self.depth = 0  # depth of the current part
         self.nonlinear: ast.AST | None = None  # the first part that is nonlinear in grad or tangent
         self.forks: list[Cpp] = []  # conditions that determine the degree of the result

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -458,14 +459,15 @@ class View(Op):
         for p in grad.params:
             asked = f"mlxgen::contains(argnums, {p.position})"
             found[f"asked_{p.name}"] = f"({p.present} && {asked})" if p.present else asked
-        return found | _given(grad.params)
+        return found
 
-    def in_jvp(self, p: Parameter) -> Mapping[str, str]:
-        """Return the C++ of names in the jvp formula of an argument, or its gradient formula."""
+    @cached_property
+    def in_jvp(self) -> Mapping[str, str]:
+        """The C++ of names in jvp formulas."""
         found = {**self.in_primitive, **self._each("result", "outputs"), "tangent": "tangents[i]"}
         for name, i in self.op.signature.each_output("grad").items():
             found[name] = "tangents[i]" if i == 0 else "std::vector<mx::array>{tangents[i]}"
-        return found | _given([p])
+        return found
 
     def _each(self, word: str, several: str) -> dict[str, str]:
         each = self.op.signature.each_output(word)
@@ -531,22 +533,16 @@ class View(Op):
         return list(zip(names, found, strict=True))
 
     @cached_property
-    def common(self) -> list[tuple[str, str, str]]:
-        """The variables with which the formulas of all arguments begin: type, name and C++.
-
-        They are computed once for all gradients of a vjp, and any gradient needs them.
-        """
-        each = [
-            [(x.variable, name, x.cpp(self.in_gradient(grad))) for name, x in grad.expr.locals]
-            for grad, _, joint in self.gradients
-            if grad.expr is not None and not joint
-        ]
-        if len(each) < 2:
-            return []
-        together = zip(*each, strict=False)
-        return [
-            first for first, *others in itertools.takewhile(lambda of: len({*of}) == 1, together)
-        ]
+    def common(self) -> dict[str, tuple[str, str]]:
+        """The variables of several gradients, computed once in a vjp: type and C++ by name."""
+        exprs = [(grad, grad.expr) for grad in self.grads if grad.expr is not None]
+        uses = Counter(name for _, expr in exprs for name, _ in expr.locals)
+        return {
+            name: (local.variable, local.cpp(self.in_gradient(grad)))
+            for grad, expr in exprs
+            for name, local in expr.locals
+            if uses[name] > 1
+        }
 
     @property
     def by_position(self) -> int:
@@ -587,8 +583,3 @@ class View(Op):
         zeros = {p.name for g in self.grads if g.kind is GradKind.ZERO for p in g.params}
         left = [p for p in self.arrays if p.name not in given.keys() | zeros]
         return [*self.op.derivatives.tangents, *((p, None) for p in left)]
-
-
-def _given(params: Sequence[Parameter]) -> dict[str, str]:
-    """Dereference an optional array in the formula of its own derivative."""
-    return {p.name: f"(*{p.cpp})" for p in params if p.present and len(params) == 1}

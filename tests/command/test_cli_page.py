@@ -22,7 +22,8 @@ from mlxgen.__main__ import COMMANDS, cli
 from mlxgen.command.cli import say
 from mlxgen.command.inputs import MLXGEN
 from mlxgen.diagnostics import sections
-from mlxgen.package import backend, kept, rebuild, toolchain
+from mlxgen.package import backend, rebuild, toolchain
+from mlxgen.plugins.cache import command as cache
 from mlxgen.plugins.interactive import request
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +129,7 @@ def test_every_variable_is_listed() -> None:
 
 
 def test_kinds_of_the_cache() -> None:
-    found = {rebuild.KIND, request.KIND, toolchain.PRECOMPILED, *kept._OTHERS}
+    found = {rebuild.KIND, request.KIND, toolchain.PRECOMPILED, *cache._OTHERS}
     for path in (ROOT / "mlxgen").rglob("*.py"):
         found |= {*re.findall(r'obtain\("(\w+)"', path.read_text(encoding="utf-8"))}
     rows = re.findall(r"^\| (`.+?) \|", SECTIONS["cache"], re.MULTILINE)

@@ -12,9 +12,9 @@ import pytest
 
 from mlxgen.check.file import resolve
 from mlxgen.command import operators
-from mlxgen.command.diff import _type, compare
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.model.signature import Kind, Type
+from mlxgen.plugins.diff.compare import _type, compare
 from mlxgen.read.sources import Sources
 from mlxgen.read.yaml import Document
 from mlxgen.render.python import op_dict

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
 
 import mlx.core as mx
 import numpy as np
@@ -65,8 +69,24 @@ YAML = """
     s: parts[0]
     t0: exp(s) + exp(s)
   composite: (t0 + exp(parts[1]) * exp(parts[1]), parts[1] if mode == 'full' else parts[0], t0)
+- signature: "plane(x: array, y: array, z: array) -> array"
+  let: &names {growth: exp(x)}
+  composite: &forward growth * y + y * sin(z)
+  grad: &gradients
+    x: grad * y * growth
+    y: grad * (growth + sin(z))
+    z: grad * y * cos(z)
+- signature: "plane_kernel(x: array, y: array, z: array) -> array"
+  dispatch: {cpu: plane}
+  let: *names
+  grad: *gradients
 """
 CPP = """
+template <typename T>
+T plane(T x, T y, T z) {
+  return std::exp(x) * y + y * std::sin(z);
+}
+
 template <typename T>
 void rows(mlxgen::In<T> x, int n, mlxgen::Out<T> out) {
   for (int64_t i = 0; i < out.size(); i++) {
@@ -82,9 +102,41 @@ def normalized(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return weight * centered / np.sqrt((centered**2).mean((0, 1)) + 1e-5)
 
 
+@pytest.fixture(scope="module")
+def ops() -> ModuleType:
+    """The operators of these entries."""
+    return mlxgen.load(YAML, cpp='#include "mlxgen/kernel.h"\n#include <cmath>\n' + CPP)
+
+
+def primitives(path: Path, *arrays: mx.array) -> Counter[str]:
+    """Return the number of nodes of a graph by primitive."""
+    mx.export_to_dot(str(path), *arrays)
+    return Counter(re.findall(r'label ="(\w+)"', path.read_text()))
+
+
 @pytest.mark.extended
-def test_values_and_gradients() -> None:
-    ops = mlxgen.load(YAML, cpp='#include "mlxgen/kernel.h"\n' + CPP)
+@pytest.mark.parametrize("name", ["plane", "plane_kernel"])
+def test_gradients_share_values(ops: ModuleType, name: str, tmp_path: Path) -> None:
+    """`growth` belongs to two of three gradients, and so does `grad * y`."""
+    function, rng = getattr(ops, name), np.random.default_rng(1)
+    given, tangents = ([mx.array(rng.normal(size=4)) for _ in range(3)] for _ in range(2))
+    x, y, z = (np.array(one) for one in given)
+    wanted = y * np.exp(x), np.exp(x) + np.sin(z), y * np.cos(z)
+    with mx.stream(mx.cpu):
+        _, grads = mx.vjp(function, given, [mx.ones(4)])
+        counts = primitives(tmp_path / "vjp.dot", *grads)
+        assert (counts["Exp"], counts["Multiply"], counts["Sin"]) == (1, 4, 1)
+        assert np.allclose(grads, wanted, atol=1e-5)
+        _, (only_z,) = mx.vjp(lambda z: function(*given[:2], z), given[2:], [mx.ones(4)])
+        assert primitives(tmp_path / "z.dot", only_z)["Exp"] == 0
+        _, (tangent,) = mx.jvp(function, given, tangents)
+        assert np.allclose(tangent, (np.array(tangents) * wanted).sum(0), atol=1e-5)
+        by_y = mx.grad(lambda x, y: function(x, y, given[2]).sum(), 1)
+        assert np.allclose(mx.grad(lambda x: by_y(x, given[1]).sum())(given[0]), np.exp(x))
+
+
+@pytest.mark.extended
+def test_values_and_gradients(ops: ModuleType) -> None:
     rng = np.random.default_rng(0)
     x, weight = rng.normal(size=(2, 3, 4)), rng.normal(size=4)
     given = mx.array(x.astype(np.float32)), mx.array(weight.astype(np.float32))

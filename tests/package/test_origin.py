@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mlxgen
-from mlxgen.package import origin
+from mlxgen.plugins.start import origin
 
 FOLDER = Path(mlxgen.__file__).parent
 VERSION = mlxgen.__version__

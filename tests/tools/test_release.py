@@ -39,7 +39,7 @@ def test_release(root: Path) -> None:
     assert problems(root, "9.8.7") == [
         *(f"{place} has version {there}, not 9.8.7" for place, there in versions(root).items()),
         "CHANGELOG.md has no section for 9.8.7",
-        "mlxgen/package/origin.py has no address of the repository: use --address once",
+        "mlxgen/plugins/start/origin.py has no address of the repository: use --address once",
     ]
     write(root, "9.8.7", "2026-02-03")
     (root / release.SETTING).write_text(f'REPOSITORY = "{ADDRESS}"\n', encoding="utf-8")

@@ -26,10 +26,11 @@ from ...command.stub import kernel_stub
 from ...command.write import replace_file
 from ...diagnostics import LINE_BREAK, Diagnostics, Span
 from ...model.cpp import Declaration
-from ...package import compat, origin
+from ...package import compat
 from ...read.settings import Settings
 from ...read.settings import load as load_settings
 from ...read.sources import Sources
+from . import origin
 
 if TYPE_CHECKING:
     from ...model.signature import Arg, Output, Signature

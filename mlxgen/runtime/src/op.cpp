@@ -1109,7 +1109,9 @@ std::vector<int> all_of(const Arrays& inputs) {
   return indices;
 }
 
-std::function<Arrays(const Arrays&)> with_gradient(
+namespace {
+
+std::function<Arrays(const Arrays&)> differentiable(
     std::function<Arrays(const Arrays&)> fun,
     VjpFunction vjp) {
   auto jvp = [fun, vjp](
@@ -1117,7 +1119,7 @@ std::function<Arrays(const Arrays&)> with_gradient(
                  const Arrays& tangents,
                  const std::vector<int>& argnums) {
     // Outputs with the custom gradient, for derivatives of this derivative.
-    auto outputs = with_gradient(fun, vjp)(primals);
+    auto outputs = differentiable(fun, vjp)(primals);
     auto s = stream_of(outputs[0]);
     auto pullback = [&](const Arrays& cotangents) {
       auto all = vjp(primals, cotangents, outputs);
@@ -1159,7 +1161,7 @@ std::function<Arrays(const Arrays&)> with_gradient(
       }
       return grads;
     };
-    auto outputs = with_gradient(batched_fun, batched_vjp)(inputs);
+    auto outputs = differentiable(batched_fun, batched_vjp)(inputs);
     return {outputs, std::vector<int>(outputs.size(), 0)};
   };
   // mx::jvp also differentiates the functions inside of `fun`, which may have
@@ -1168,6 +1170,21 @@ std::function<Arrays(const Arrays&)> with_gradient(
     return fun(without_gradients(inputs, {}));
   };
   return mx::custom_function(forward, std::move(vjp), jvp, vmap);
+}
+
+} // namespace
+
+std::function<Arrays(const Arrays&)> with_gradient(
+    const char* op,
+    std::function<Arrays(const Arrays&)> fun,
+    VjpFunction vjp) {
+  auto named = [op, vjp = std::move(vjp)](
+                   const Arrays& primals,
+                   const Arrays& cotangents,
+                   const Arrays& outputs) {
+    return naming(op, [&] { return vjp(primals, cotangents, outputs); });
+  };
+  return differentiable(std::move(fun), named);
 }
 
 Dtype DtypeRule::resolve(const char* op, const Operands& args) const {

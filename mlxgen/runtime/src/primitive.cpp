@@ -30,9 +30,12 @@ Arrays OperatorBase::jvp(
   if (argnums.empty()) {
     return zeros_for(call(primals), s);
   }
-  if (own.jvp == Jvp::gradient && own.has_gradient) {
+  if (own.jvp == Jvp::gradient) {
     auto outputs = own.uses_outputs ? call(primals) : Arrays();
     auto term = [&](int arg, size_t i) -> Term {
+      if (!own.has_gradient) { // its vjp has variables for several gradients
+        return {"", vjp(primals, {tangents[i]}, {arg}, outputs)};
+      }
       auto one = gradient_of(arg, primals, {tangents[i]}, outputs);
       return {one.argument, one.value ? Arrays{*one.value} : Arrays()};
     };

@@ -628,8 +628,10 @@ using VjpFunction = std::function<Arrays(
 /**
  * Return `fun` with a custom gradient. Unlike mx::custom_function, it keeps
  * this gradient under vmap (vmap of the vjp), and derives the jvp from it.
+ * Errors of the gradient name the operator.
  */
 std::function<Arrays(const Arrays&)> with_gradient(
+    const char* op,
     std::function<Arrays(const Arrays&)> fun,
     VjpFunction vjp);
 

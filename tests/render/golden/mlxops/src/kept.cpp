@@ -52,7 +52,7 @@ kept(const mx::array& x, const mx::array& keep, mx::StreamOrDevice s) {
         mx::to_stream(s),
         /* broadcast */ true);
   };
-  return mlxgen::with_gradient(forward, gradient)(inputs)[0];
+  return mlxgen::with_gradient("kept", forward, gradient)(inputs)[0];
 }
 
 } // namespace mlxops

@@ -64,7 +64,7 @@ both(const mx::array& x, const mx::array& y, mx::StreamOrDevice s) {
         mx::to_stream(s),
         /* broadcast */ true);
   };
-  return mlxgen::with_gradient(forward, gradient)(inputs);
+  return mlxgen::with_gradient("both", forward, gradient)(inputs);
 }
 
 } // namespace ops

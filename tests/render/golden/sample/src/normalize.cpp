@@ -115,7 +115,7 @@ std::vector<mx::array> normalize(
         mx::to_stream(s),
         /* broadcast */ true);
   };
-  return mlxgen::with_gradient(forward, gradient)(inputs);
+  return mlxgen::with_gradient("normalize", forward, gradient)(inputs);
 }
 
 } // namespace ops

@@ -64,7 +64,7 @@ mx::array straight(
         mx::to_stream(s),
         /* broadcast */ true);
   };
-  return mlxgen::with_gradient(forward, gradient)(inputs)[0];
+  return mlxgen::with_gradient("straight", forward, gradient)(inputs)[0];
 }
 
 } // namespace ops

@@ -43,7 +43,7 @@ mx::array twice(const mx::array& x, mx::StreamOrDevice s) {
         mx::to_stream(s),
         /* broadcast */ true);
   };
-  return mlxgen::with_gradient(forward, gradient)(inputs)[0];
+  return mlxgen::with_gradient("twice", forward, gradient)(inputs)[0];
 }
 
 } // namespace ops

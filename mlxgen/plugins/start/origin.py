@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from .. import __version__
-from ..command.inputs import MLXGEN
+from ... import __version__
+from ...command.inputs import MLXGEN
 
 REPOSITORY = ""
 """The address of the repository; ``tools.release --address`` writes it."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import rich_click as click
 
-from ..command.cli import OPTIONS, Names
-from .cache import Cache, Kept, folder
+from ...command.cli import OPTIONS, Names
+from ...package.cache import Cache, Kept, folder
 
 # Without a manifest.
 _OTHERS = {

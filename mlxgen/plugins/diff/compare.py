@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..model.op import dotted_names
-from ..model.signature import Kind, Type
+from ...model.op import dotted_names
+from ...model.signature import Kind, Type
 
 _join = ", ".join
 OpDict = dict[str, Any]
