@@ -196,7 +196,7 @@ def test_errors_in_kernels(project: Project) -> None:
 def test_no_compiler(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/nowhere/g++")
     text = re.sub(r"[│\s]+", " ", project.test("soft", status=1))
-    assert "cannot be tested: no C++ compiler, which CXX names" in text
+    assert "cannot be tested: there is no C++ compiler '/nowhere/g++', which CXX names" in text
 
 
 def test_watch_and_interrupt(project: Project, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from ...diagnostics import Diagnostics
 from ...model.op import Op
 from ...package import compat, toolchain
 from ...package.cache import Cache, folder
+from ...package.process import found_toolchain, link, local_folder, obtain_common
 from ...package.toolchain import BuildError, Common
 from ...package.uses import Compiled, compiled
 from ...read.cpp import Reader
@@ -155,10 +156,10 @@ class Chosen:
             CompatError: If MLX or nanobind is missing, or they do not match.
             OSError: If no folder can be written.
         """
-        found = module.found_toolchain(say)
+        found = found_toolchain(say)
         used = compiled(self.settings, found.mlx_version, diags)
-        common = module.obtain_common(found, say, precompile=False)
-        emulated = module.obtain_common(found, say, False, emulated=True) if metal else common
+        common = obtain_common(found, say, precompile=False)
+        emulated = obtain_common(found, say, False, emulated=True) if metal else common
         for one in {id(one): one for one in (common, emulated)}.values():
             if module.is_unprecompiled(one):
                 module.start_precompile(emulated=one is not common)
@@ -229,7 +230,7 @@ class _Compiler:
         def make(made: Path) -> Iterable[str]:
             package = made / settings.name
             put(package, {path.removeprefix("python/"): text for path, text in python.items()})
-            module.link(self.common, found, [*objects, *more, *archives], self.used, package)
+            link(self.common, found, [*objects, *more, *archives], self.used, package)
             module.complete(package, settings, self.emulated, found, self.used)
             return []
 
@@ -287,7 +288,7 @@ def _obtain(kind: str, key: str, about: str, make: Callable[[Path], Iterable[str
     try:
         return Cache(folder()).obtain(kind, key, about, make)
     except OSError:
-        return Cache(module.local_folder()).obtain(kind, key, about, make)
+        return Cache(local_folder()).obtain(kind, key, about, make)
 
 
 def chosen(
