@@ -172,6 +172,7 @@ class _Builder:
         environment = {name: os.environ.get(name) for name in (*ENVIRONMENT, *FROM_ENVIRONMENT)}
         file = self.given.get("CMAKE_TOOLCHAIN_FILE") or environment["CMAKE_TOOLCHAIN_FILE"]
         if used := self.given.get("CMAKE_CXX_COMPILER"):  # CMake has already found the compiler
+            used += self.given.get("CMAKE_CXX_COMPILER_ARG1", "")
             environment |= {"CXX": None, "CXXFLAGS": None}
         else:
             environment |= compiler_variables()
