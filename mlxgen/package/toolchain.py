@@ -79,6 +79,11 @@ class Common(NamedTuple):
     ext: Command  # compiles bindings
     link: Command  # links a module
 
+    @property
+    def both(self) -> Command:
+        """Compiles operators and bindings together; of equal flags the last ones count."""
+        return [*self.ext, *self.ops[len(_program(self.ops)) :]]
+
 
 class Tools(NamedTuple):
     """The commands that run CMake and Ninja."""
@@ -413,7 +418,7 @@ def tools() -> Tools:
         beside = Path(sys.executable).with_name(name)
         path = str(beside) if beside.exists() else shutil.which(name)
         if path is None:
-            raise BuildError(f"{name} is missing: run {install.pip('mlxgen[build]')}")
+            raise BuildError(f"{name} is missing: run {install.pip(name)}")
         found.append([path])
     return Tools(*found)
 
