@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from ..diagnostics import Span
 from ..diagnostics.messages import Messages
 from ..model.signature import quoted
+from ..package import toolchain
 from ..read.preprocess import SourceError, SourceText
 
 MESSAGES = Messages(Path(__file__).with_name("messages.yaml"))
@@ -39,12 +39,10 @@ def command() -> tuple[list[str], str]:
     Raises:
         EmulationError: If there is no compiler.
     """
-    named = os.environ.get("CXX", "").split()
-    for command in (named, ["g++"], ["clang++"], ["c++"]):
-        if command and shutil.which(command[0]):
-            break
-    else:
-        raise EmulationError("running Metal kernels on the CPU needs a C++20 compiler (g++)")
+    try:
+        command = toolchain.compiler()
+    except toolchain.NoCompiler as error:
+        raise EmulationError(str(error)) from None
     done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
     return command, done.stdout
 

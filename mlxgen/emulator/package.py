@@ -35,6 +35,7 @@ from ..read.preprocess import OWN_INCLUDES, SourceError
 from ..read.settings import Settings
 from . import library
 from .cxx import EmulationError
+from .cxx import command as compiler
 from .rules import broken_rules
 from .translate import translate
 
@@ -331,7 +332,7 @@ def _run(command: Sequence[str], what: str) -> None:
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, "PATH": path},
+            env={**os.environ, "CXX": " ".join(compiler()[0]), "PATH": path},
         )
     except FileNotFoundError as error:
         raise EmulationError(f"{what} needs {command[0]}: pip install cmake ninja") from error

@@ -27,7 +27,6 @@ import csv
 import hashlib
 import io
 import os
-import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -104,7 +103,7 @@ def _hook(name: str) -> Callable[..., str]:
         backend = _backend()
         config = _config(config_settings, editable)
         if name in ("build_wheel", "build_editable"):
-            _require_compiler(config)
+            _choose_compiler(config)
         if editable and _is_isolated(backend):
             # The isolated build's CMake and Ninja no longer exist when the package is imported.
             config["editable.rebuild"] = "false"
@@ -199,20 +198,23 @@ def _is_isolated(backend: ModuleType) -> bool:
     return not Path(backend.__file__ or "").resolve().is_relative_to(Path(sys.prefix).resolve())
 
 
-# The compiler commands that CMake tries, and the variables that name a compiler.
-_COMPILERS = ("c++", "g++", "clang++", "CC", "icpx")
-_TOLD = ("CXX", "CMAKE_ARGS", "CMAKE_TOOLCHAIN_FILE", "SKBUILD_CMAKE_ARGS", "SKBUILD_CMAKE_DEFINE")
+# The variables that can name a compiler or pass CMake a setting that does.
+_TOLD = ("CMAKE_ARGS", "CMAKE_TOOLCHAIN_FILE", "SKBUILD_CMAKE_ARGS", "SKBUILD_CMAKE_DEFINE")
 
 
-def _require_compiler(config: Mapping[str, object]) -> None:
-    """Report a missing C++ compiler in one sentence, because CMake's own message is long."""
-    told = any(os.environ.get(name) for name in _TOLD) or any(
+def _choose_compiler(config: Mapping[str, object]) -> None:
+    """Name the compiler in CXX for scikit-build-core, unless the settings may name one."""
+    from . import toolchain
+
+    if any(os.environ.get(name) for name in _TOLD) or any(
         key.startswith(("cmake.args", "cmake.toolchain")) or key.endswith("CMAKE_CXX_COMPILER")
         for key in config
-    )
-    if told or any(map(shutil.which, _COMPILERS)):
+    ):
         return
-    raise SystemExit(f"mlxgen: there is no C++ compiler: {install.compiler()}")
+    try:
+        os.environ |= toolchain.compiler_variables()
+    except toolchain.NoCompiler as error:
+        raise SystemExit(f"mlxgen: {error}") from None
 
 
 def _config(given: ConfigSettings | None, editable: bool = False) -> dict[str, str | list[str]]:

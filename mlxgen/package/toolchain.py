@@ -17,6 +17,7 @@ therefore copied next to the precompiled headers, and packages include the copie
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -77,6 +78,11 @@ class Common(NamedTuple):
     ops: Command  # compiles operators; the files are appended
     ext: Command  # compiles bindings
     link: Command  # links a module
+
+    @property
+    def both(self) -> Command:
+        """Compiles operators and bindings together; of equal flags the last ones count."""
+        return [*self.ext, *self.ops[len(_program(self.ops)) :]]
 
 
 class Tools(NamedTuple):
@@ -168,21 +174,25 @@ class _Builder:
 
     def _toolchain(self) -> Path:
         """Determine how the compiler is invoked."""
-        compiler = self.given.get("CMAKE_CXX_COMPILER") or os.environ.get("CXX") or "c++"
         environment = {name: os.environ.get(name) for name in (*ENVIRONMENT, *FROM_ENVIRONMENT)}
-        if "CMAKE_CXX_COMPILER" in self.given:  # CMake has already found the compiler
-            environment |= {"CXX": None, "CXXFLAGS": None}
         file = self.given.get("CMAKE_TOOLCHAIN_FILE") or environment["CMAKE_TOOLCHAIN_FILE"]
+        if used := self.given.get("CMAKE_CXX_COMPILER"):  # CMake has already found the compiler
+            used += self.given.get("CMAKE_CXX_COMPILER_ARG1", "")
+            environment |= {"CXX": None, "CXXFLAGS": None}
+        else:
+            environment |= compiler_variables()
+            used = environment["CXX"] or str(file)
+        named = () if used == file else _identity(_words(used))
         places = (str(self.mlx.mlx), str(self.mlx.nanobind))
         key = digest(
-            *(self.given, environment, _asked(compiler.split()), _python()),
+            *(self.given, environment, named, _python()),
             *(line for line in self.machine.splitlines() if not any(p in line for p in places)),
             self.mlx.mlx_version,
             self.mlx.nanobind_version,
             *contents(HERE / "cmake", "*.cmake", "toolchain/*"),
             *([Path(file).read_bytes()] if file and Path(file).is_file() else []),
         )
-        about = f"how {compiler} is called for Python {_python()[0]}"
+        about = f"how {used} is called for Python {_python()[0]}"
         return self.cache.obtain("toolchain", key, about, self._ask)
 
     def _ask(self, made: Path) -> Iterable[str]:
@@ -199,7 +209,9 @@ class _Builder:
             }
             source = HERE / "cmake" / "toolchain"
             defined = [f"-D{name}={value}" for name, value in given.items()]
-            run([*tools.cmake, "-S", str(source), "-B", str(build), "-G", "Ninja", *defined])
+            variables = {} if "CMAKE_CXX_COMPILER" in self.given else compiler_variables()
+            configure = [*tools.cmake, "-S", str(source), "-B", str(build), "-G", "Ninja", *defined]
+            run(configure, **variables)
             listed = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
             compiled = {Path(item["file"]).name: shlex.split(item["command"]) for item in listed}
             last = run([*tools.ninja, "-C", str(build), "-t", "commands", "_ext"])
@@ -257,7 +269,7 @@ class _Builder:
     ) -> Path:
         """Return the folder of ops.h and ext.h, which are precompiled there, or ``headers``."""
         names = [name for name in _PRECOMPILED if name == "ops" or not self.emulated]
-        compiler = _identity(commands["ops"][:1])
+        compiler = _identity(_program(commands["ops"]))
         key = digest(headers.name, *(commands[name] for name in names), compiler, _python())
         if not precompile:
             return self.cache.find(PRECOMPILED, key) or headers
@@ -285,7 +297,7 @@ class _Builder:
         return listed.read_text(encoding="utf-8")
 
     def _runtime(self, commands: Mapping[str, Command], headers: Path) -> Path:
-        compiler = _identity(commands["ops"][:1])
+        compiler = _identity(_program(commands["ops"]))
         command = list(commands["ops"])
         if "-O3" in command and "clang" not in compiler[0]:
             command += _RUNTIME_FLAGS
@@ -306,7 +318,7 @@ class _Builder:
         return self.cache.obtain("runtime", key, about, build) / "libmlxgen.a"
 
     def _nanobind(self, commands: Mapping[str, Command]) -> Path:
-        compiler = _identity(commands["nanobind"][:1])
+        compiler = _identity(_program(commands["nanobind"]))
         root = self.mlx.nanobind
         parts = ("src/*.cpp", "src/*.h", "include/**/*", "ext/**/*")
         key = digest(commands["nanobind"], compiler, _python(), *contents(root, *parts))
@@ -406,7 +418,7 @@ def tools() -> Tools:
         beside = Path(sys.executable).with_name(name)
         path = str(beside) if beside.exists() else shutil.which(name)
         if path is None:
-            raise BuildError(f"{name} is missing: run {install.pip('mlxgen[build]')}")
+            raise BuildError(f"{name} is missing: run {install.pip(name)}")
         found.append([path])
     return Tools(*found)
 
@@ -474,14 +486,48 @@ def _prerequisites(rule: str) -> list[str]:
     return shlex.split(rule.replace("\\\n", " ").partition(":")[2])
 
 
-def _asked(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the identity of the requested compiler; raise ``NoCompiler`` if it cannot be run."""
-    try:
-        return _identity(command)
-    except BuildError as error:
-        whose = ", which CXX names," if os.environ.get("CXX", "").split() == [*command] else ""
-        shown = f"no C++ compiler{whose} can be run here ({str(error).strip()})"
-        raise NoCompiler(f"{shown}: {install.compiler()}") from None
+def compiler() -> Command:
+    """Return the command of the C++ compiler: the same one for all builds.
+
+    CXX names it. Otherwise it is the first in PATH of Python's own compiler, which
+    scikit-build-core would use, and the compilers that CMake would use.
+
+    Raises:
+        NoCompiler: If it cannot be run.
+    """
+    if named := os.environ.get("CXX"):
+        try:
+            _identity(_words(named))
+        except BuildError as error:
+            shown = f"there is no C++ compiler '{named}', which CXX names ({str(error).strip()})"
+            raise NoCompiler(f"{shown}: change CXX, or {install.compiler()}") from None
+        return _words(named)
+    pythons = _words(sysconfig.get_config_var("CXX") or "")
+    for command in (_program(pythons), ["c++"], ["g++"], ["clang++"]):
+        if command and shutil.which(command[0]):
+            return command
+    raise NoCompiler(f"there is no C++ compiler: {install.compiler()}")
+
+
+def compiler_variables() -> dict[str, str]:
+    """Return the environment variables by which CMake uses this compiler.
+
+    Raises:
+        NoCompiler: If it cannot be run. A toolchain file would name another.
+    """
+    if os.environ.get("CMAKE_TOOLCHAIN_FILE"):
+        return {}
+    return {"CXX": " ".join(compiler())}
+
+
+def _words(command: str) -> Command:
+    """Return the words of a command; like CMake, a path may contain spaces."""
+    return [command] if shutil.which(command) else shlex.split(command)
+
+
+def _program(command: Sequence[str]) -> Command:
+    """Return the words before the first option, such as ``ccache g++``."""
+    return list(itertools.takewhile(lambda word: not word.startswith("-"), command))
 
 
 @functools.cache

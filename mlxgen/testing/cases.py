@@ -1043,6 +1043,10 @@ CHECKS: dict[str, tuple[Callable[[Subject], None], Callable[[Subject], bool]]] =
 """The kinds of tests: the check of a case, and a condition for the existence of the test."""
 
 
+choose: Callable[[str, str], bool] | None = None
+"""Called with the names of an operator and a check before it is prepared; false omits the check."""
+
+
 def make_tests(package: ModuleType, cases: Iterable[Case]) -> dict[str, Callable[..., None]]:
     """Return tests for pytest: a function per kind of check, parametrized by the cases.
 
@@ -1069,14 +1073,16 @@ def make_tests(package: ModuleType, cases: Iterable[Case]) -> dict[str, Callable
         subjects.append(Subject(package, op, c, number))
     tests = {}
     for name, (check, applies) in CHECKS.items():
-        chosen = [s for s in subjects if _is_wanted(name, applies, s)]
-        if chosen:
-            tests[f"test_{name}"] = _test(name, check, chosen)
+        wanted = [s for s in subjects if _is_wanted(name, applies, s)]
+        if wanted:
+            tests[f"test_{name}"] = _test(name, check, wanted)
     return tests
 
 
 def _is_wanted(name: str, applies: Callable[[Subject], bool], subject: Subject) -> bool:
     """Return true if a check applies; `_check_sample` reports errors of the sample."""
+    if choose and not choose(subject.op["name"], name):
+        return False
     try:
         # MLX's updates of empty slices do not terminate.
         is_empty = any(0 in slot.shape for slot in subject.slots)

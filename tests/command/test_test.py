@@ -155,6 +155,35 @@ def test_crash(project: Project) -> None:
     assert rows(text).keys() == {"cube", "plus_one"}
 
 
+def test_crash_in_a_preparation(project: Project) -> None:
+    """A gradient is traced to see which checks apply. The other operators go on."""
+    header = """#pragma once
+#include <cstdlib>
+#include "mlx/mlx.h"
+namespace proved {
+inline std::vector<mlx::core::array> plus_one_vjp(
+    const mlx::core::array& x, const std::vector<mlx::core::array>& cotangents,
+    const std::vector<mlx::core::array>& outputs, mlx::core::StreamOrDevice s) {
+  std::abort();
+}
+} // namespace proved
+"""
+    (project.folder / "csrc" / "plus_one.h").write_text(header)
+    grad = "composite: x + 1\n  grad: {x: {function: plus_one_vjp}}"
+    project.edit("mlx_ops.yaml", "composite: x + 1", grad)
+    text = project.test("soft", "plus_one", "cube", status=1)
+    (project.folder / "csrc" / "plus_one.h").unlink()
+    assert re.search(r"the preparation of vjp: the process ended with SIGABRT", text), text
+    assert "1 of 1 failed" in rows(text)["plus_one"][0]
+    assert all(re.fullmatch(r"[1-9]\d* passed", rows(text)[name][0]) for name in ("soft", "cube"))
+
+
+def test_crash_of_the_import(project: Project) -> None:
+    project.edit("csrc/one.cpp", "namespace", "static int table = (throw 1, 1);\nnamespace")
+    text = re.sub(r"[│\s]+", " ", project.test("cube", status=1))
+    assert "cannot be tested: importing the package fails: the process ended with SIGABRT" in text
+
+
 def test_metal(project: Project) -> None:
     """An error in a Metal kernel, which the CPU does not run, is found by --metal only."""
     project.edit("kernels/metal/soft.metal", "(1 + metal", "(2 + metal")
@@ -197,7 +226,7 @@ def test_errors_in_kernels(project: Project) -> None:
 def test_no_compiler(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/nowhere/g++")
     text = re.sub(r"[│\s]+", " ", project.test("soft", status=1))
-    assert "cannot be tested: no C++ compiler, which CXX names" in text
+    assert "cannot be tested: there is no C++ compiler '/nowhere/g++', which CXX names" in text
 
 
 def test_watch_and_interrupt(project: Project, tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def messages(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
         patch.delenv(variable, raising=False)
     patch.setenv("PATH", str(folder))
     patch.setattr(install, "compiler", lambda: "run `sudo apt install g++`")
-    yield raised(SystemExit, backend._require_compiler, {})
+    yield raised(SystemExit, backend._choose_compiler, {})
 
 
 @pytest.mark.extended

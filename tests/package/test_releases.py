@@ -183,7 +183,7 @@ def test_rebuild(site: Path, own_cache: Path) -> None:
     assert imported().stderr.splitlines()[-1] == said + advice
     without = "import sys; sys.modules['mlxgen'] = None\n"
     assert imported(without).stderr.splitlines()[-1] == said + advice.replace(
-        "`", f"`{sys.executable} -m pip install 'mlxgen[build]'`, then `", 1
+        "`", f"`{sys.executable} -m pip install './mlxgen[build]'` in a clone of mlxgen, then `", 1
     )
 
     command = advice.partition("`")[2].rstrip("`").split()[1:]

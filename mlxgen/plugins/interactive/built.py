@@ -12,8 +12,10 @@ with its Metal device. All other objects are the same.
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
@@ -25,23 +27,27 @@ from ...check.file import resolve
 from ...command import operators
 from ...command.inputs import MLXGEN, contents, digest
 from ...command.write import put
-from ...diagnostics import Diagnostics
+from ...diagnostics import Diagnostic, Diagnostics, Span
 from ...model.op import Op
 from ...package import compat, toolchain
 from ...package.cache import Cache, folder
-from ...package.toolchain import BuildError, Common
-from ...package.uses import Compiled, compiled
+from ...package.process import link, local_folder
+from ...package.toolchain import Common
+from ...package.uses import Compiled
 from ...read.cpp import Reader
 from ...read.preprocess import SourceError, SourceText
 from ...read.settings import Settings
 from ...read.sources import Sources, near
 from ...read.yaml import Documents
 from ...render.files import Pieces, package_files, pieces
-from . import module
 from .inputs import Inputs
 from .request import Say
 
 TOGETHER = 16  # composites in one source
+
+_SAID = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? *(?P<text>.*)$")
+_ERROR = re.compile(r"(?:fatal )?error: (.*)")
+_WITH = re.compile(r"\[with (.+)\]:?$")
 
 
 def _read(reader: Reader, path: Path) -> list[SourceText]:
@@ -141,43 +147,49 @@ class Chosen:
 
     # ------------------------------------------------------------------------- the package
 
-    def build(self, metal: bool, fast: bool, say: Say, diags: Diagnostics) -> Path:
-        """Build the package and return its folder.
+    def compile(
+        self, common: Common, emulated: Common, used: Sequence[Compiled], fast: bool, say: Say
+    ) -> Built:
+        """Compile the sources that are not in the cache.
 
         Args:
-            metal: Emulate the Metal kernels.
+            common: The shared toolchain.
+            emulated: That of the emulation, or the same one, for Metal kernels of this machine.
+            used: The packages that the operators call.
             fast: Optimize as an installed package, which takes longer to compile.
             say: Shows slow steps.
-            diags: Collects errors in hand-written code.
 
         Raises:
-            BuildError: If a tool is missing, or generated code does not compile.
-            CompatError: If MLX or nanobind is missing, or they do not match.
+            BuildError: If a source does not compile.
             OSError: If no folder can be written.
         """
-        found = module.found_toolchain(say)
-        used = compiled(self.settings, found.mlx_version, diags)
-        common = module.obtain_common(found, say, precompile=False)
-        emulated = module.obtain_common(found, say, False, emulated=True) if metal else common
-        for one in {id(one): one for one in (common, emulated)}.values():
-            if module.is_unprecompiled(one):
-                module.start_precompile(emulated=one is not common)
         made = [pieces(op, self.settings) for op in self.ops]
-        files = package_files(made, self.settings, self.sources.metal_text)
-        texts = {path: text.encode() for path, text in files.items() if text is not None}
+        texts = {path: text.encode() for path, text in self._files(made, self.settings).items()}
+        parts = list(self._parts(made, texts))
+        if len(parts) == 2 and emulated is common and common.precompiled == common.headers:
+            # The headers are read once.
+            text = "\n".join(part.text for part in parts)
+            parts = [Part("all", parts[0].name, text, parts[0].files)]
+        say(f"compiling {len(made)} operator{'s' * (len(made) != 1)}")
         with TemporaryDirectory(prefix="mlxgen-") as scratch:
             generated = Path(scratch)
             put(generated, texts)
-            compiler = _Compiler(self, generated, texts, used, common, emulated, metal, fast)
-            try:
-                return compiler.package(list(self._parts(made, texts)), found, say)
-            except BuildError as error:
-                own = self.settings.csrc
-                for item in module.compiler_errors(
-                    str(error), lambda file: Path(file).resolve().is_relative_to(own)
-                ):
-                    diags.repeat(item)
-                raise
+            compiler = _Compiler(self.settings, generated, texts, used, common, emulated, fast)
+            objects = list(toolchain.each(compiler.object, parts))
+            if emulated is not common:
+                objects += [compiler.device(), "-ldl"]
+        archives = [emulated.runtime, *([common.nanobind] if common.nanobind else [])]
+        return Built(self, made, [*objects, *map(str, archives)], used, common, emulated)
+
+    def _files(self, made: Sequence[Pieces], settings: Settings) -> Mapping[str, str]:
+        files = package_files(made, settings, self.sources.metal_text)
+        return {path: text for path, text in files.items() if text is not None}
+
+    def python(self, made: Sequence[Pieces], name: str) -> Mapping[str, bytes]:
+        """Return the Python files of the package, in which it has the given name."""
+        files = self._files(made, self.settings._replace(name=name))
+        inside = {path: text for path, text in files.items() if path.startswith("python/")}
+        return {path.removeprefix("python/"): text.encode() for path, text in inside.items()}
 
     def _parts(self, made: Iterable[Pieces], texts: Mapping[str, bytes]) -> Iterable[Part]:
         def source(*names: str) -> str:
@@ -205,68 +217,81 @@ class Chosen:
 
 
 @dataclass
-class _Compiler:
-    """Compiles the sources of a package, and links them."""
+class Built:
+    """Compiled operators."""
 
     chosen: Chosen
+    made: Sequence[Pieces]
+    objects: Sequence[str]
+    used: Sequence[Compiled]
+    common: Common
+    emulated: Common
+
+    def package(self, found: compat.Toolchain, folder: Path, name: str) -> None:
+        """Link the package, which Python imports by the given name, in an empty folder."""
+        put(folder, self.chosen.python(self.made, name))
+        link(self.common, found, self.objects, self.used, folder)
+        complete(folder, self.chosen.settings, self.emulated, found, self.used)
+
+    def obtain(self, found: compat.Toolchain) -> Path:
+        """Return the folder of the package, from the cache or linked now."""
+        settings = self.chosen.settings
+
+        def make(made: Path) -> Iterable[str]:
+            self.package(found, made / settings.name, settings.name)
+            return []
+
+        python = self.chosen.python(self.made, settings.name)
+        key = digest(self.objects, self.used, python, settings.version)
+        names = ", ".join(op.path for op in self.chosen.ops if not op.entry.internal)
+        return _obtain("tests", key, f"{names[:60]} of {settings.name}", make) / settings.name
+
+
+@dataclass
+class _Compiler:
+    """Compiles the sources of a package."""
+
+    settings: Settings
     generated: Path
     texts: Mapping[str, bytes]
     used: Sequence[Compiled]
     common: Common
     emulated: Common
-    metal: bool
     fast: bool
-
-    def package(self, parts: Sequence[Part], found: compat.Toolchain, say: Say) -> Path:
-        """Return the folder of the built package."""
-        settings, count = self.chosen.settings, len(self.chosen.ops)
-        say(f"compiling {count} operator{'s' * (count != 1)}")
-        objects = list(toolchain.each(self._object, parts))
-        archives = [str(self.emulated.runtime), str(self.common.nanobind)]
-        more = [self._device(), "-ldl"] if self.metal else []
-        python = {path: text for path, text in self.texts.items() if path.startswith("python/")}
-
-        def make(made: Path) -> Iterable[str]:
-            package = made / settings.name
-            put(package, {path.removeprefix("python/"): text for path, text in python.items()})
-            module.link(self.common, found, [*objects, *more, *archives], self.used, package)
-            module.complete(package, settings, self.emulated, found, self.used)
-            return []
-
-        key = digest(objects, archives, more, self.used, python, settings.version)
-        names = ", ".join(op.path for op in self.chosen.ops if not op.entry.internal)
-        return _obtain("tests", key, f"{names[:60]} of {settings.name}", make) / settings.name
 
     @cached_property
     def _headers(self) -> str:
         """Hash the generated headers; only the emulation reads the source of Metal kernels."""
         found = {path: text for path, text in self.texts.items() if path.startswith("include/")}
-        unread = () if self.metal else [path for path in found if "/metal/" in path]
+        emulates = self.emulated is not self.common
+        unread = () if emulates else [path for path in found if "/metal/" in path]
         return digest({path: text for path, text in found.items() if path not in unread})
 
-    def _object(self, part: Part) -> str:
+    def object(self, part: Part) -> str:
+        """Return the object of a source."""
         common = self.emulated if part.kind == "kernels" else self.common
-        command = common.ext if part.kind == "ext" else common.ops
+        command = {"ext": common.ext, "all": common.both}.get(part.kind, common.ops)
         if common is self.common and part.kind != "ext" and not self.fast:
             command = [*command, "-O1"]
         own = [path.read_bytes() for path in sorted(part.files)]
         used = [(one.name, one.version, str(one.include)) for one in self.used]
-        key = digest(command, part.text, self._headers, own, used)
+        # An object is the same whether or not its headers were precompiled.
+        place = str(common.precompiled)
+        words = [word.replace(place, str(common.headers)) for word in command]
+        key = digest(words, part.text, self._headers, own, used)
 
         def make(made: Path) -> Iterable[str]:
             source = self.generated / f"{part.kind}_{part.name}.cpp"
             source.write_text(part.text, encoding="utf-8")
-            flags = module.include_flags(
-                self.generated, self.chosen.settings, self.common, self.used
-            )
+            flags = include_flags(self.generated, self.settings, self.common, self.used)
             output = ["-w", "-c", str(source), "-o", str(made / "object.o")]
             toolchain.run([*command, *flags, *output])
             return []
 
-        about = f"{part.name} of {self.chosen.settings.name}"
+        about = f"{part.name} of {self.settings.name}"
         return str(_obtain("objects", key, about, make) / "object.o")
 
-    def _device(self) -> str:
+    def device(self) -> str:
         """Return the object of the substitute for MLX's Metal device."""
         compiler = json.dumps(f"'{sys.executable}' -m mlxgen.emulator.compile")
         source = MLXGEN / "emulator" / "device.cpp"
@@ -282,20 +307,54 @@ class _Compiler:
         return str(_obtain("objects", key, "the emulated Metal device", make) / "object.o")
 
 
+def include_flags(
+    generated: Path, settings: Settings, common: toolchain.Common, used: Iterable[Compiled]
+) -> list[str]:
+    """Return the flags with the include folders of a package."""
+    folders = [
+        *(generated / "include", generated, settings.csrc),
+        common.headers / "mlxgen" / "runtime" / "include",
+        *(one.include for one in used),
+    ]
+    return [f"-I{path}" for path in folders]
+
+
+def complete(
+    made: Path,
+    settings: Settings,
+    common: toolchain.Common,
+    found: compat.Toolchain,
+    used: Iterable[Compiled],
+) -> None:
+    """Write the Python files of a package that the generator does not write."""
+    info = {
+        "VERSION": settings.version,
+        "MLX_VERSION": found.mlx_version,
+        "NANOBIND_VERSION": found.nanobind_version,
+        "METAL": "-D_METAL_" in common.ops,
+        "USES": {one.name: one.version for one in used},
+    }
+    lines = "".join(f"{key} = {value!r}\n" for key, value in info.items())
+    (made / "_build_info.py").write_text(lines, encoding="utf-8")
+    shutil.copy(MLXGEN / "package" / "cmake" / "package" / "_load.py", made)
+    text = '"""Operators, built by mlxgen."""\n\nfrom ._load import *\n'
+    (made / "__init__.py").write_text(text, encoding="utf-8")
+
+
 def _obtain(kind: str, key: str, about: str, make: Callable[[Path], Iterable[str]]) -> Path:
     """Return the folder of a cached item, or one of this process if the cache is not writable."""
     try:
         return Cache(folder()).obtain(kind, key, about, make)
     except OSError:
-        return Cache(module.local_folder()).obtain(kind, key, about, make)
+        return Cache(local_folder()).obtain(kind, key, about, make)
 
 
 def chosen(
     settings: Settings,
     document: Documents,
     sources: Sources,
-    names: Collection[str],
-    likely: Collection[str],
+    names: Collection[str] | None = None,
+    likely: Collection[str] = (),
 ) -> Chosen:
     """Resolve entries and those that they call; report errors in the sources' diagnostics.
 
@@ -303,11 +362,11 @@ def chosen(
         settings: The project.
         document: Its entries.
         sources: Its hand-written files.
-        names: The entries.
+        names: The entries; None for all.
         likely: Entries that these called before, so that one pass resolves all.
     """
-    wanted: set[str | None] = {*names, *likely}
-    while True:
+    wanted: set[str | None] = {*(names or ()), *likely}
+    while names is not None:
         unsaid = Diagnostics()  # the last pass reports again what earlier ones report
         ops = resolve(document, settings, sources, unsaid, wanted)
         found = Chosen(settings, document, sources, ops)
@@ -315,7 +374,38 @@ def chosen(
         if called <= wanted or not unsaid.ok:
             break
         wanted |= called
-    sources.diags.add(unsaid)
-    found = Chosen(settings, document, sources, found.reached(names))
+    if names is None:
+        ops = resolve(document, settings, sources, sources.diags)
+    else:
+        sources.diags.add(unsaid)
+        ops = found.reached(names)
+    found = Chosen(settings, document, sources, ops)
     operators.check_metal(found.ops, sources, sources.diags)
     return found
+
+
+def compiler_errors(said: str, is_own: Callable[[str], bool]) -> Iterator[Diagnostic]:
+    """Yield the compiler's errors in the user's files, and errors elsewhere that they cause."""
+    led: Span | None = None
+    types = ""
+    for line in said.splitlines():
+        found = _SAID.match(line)
+        if found is None:
+            continue
+        file, text = found["file"], found["text"]
+        number, column = int(found["line"]), int(found["column"] or 1)
+        span = Span(near(Path(file)), number, column, number, column + 1)
+        if instance := _WITH.search(text):
+            types = instance[1]
+        error = _ERROR.match(text)
+        if error is None:
+            if is_own(file) and "note:" not in text:
+                led = span  # required from here
+            continue
+        place = span if is_own(file) else led
+        if place is not None:
+            notes = [f"with {types}"] if types else []
+            if place is not span:
+                notes.append(f"in {Path(file).name}:{number}")
+            yield Diagnostic("MG814", error[1], place, None, tuple(notes))
+        led, types = None, ""

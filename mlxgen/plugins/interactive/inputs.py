@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...command.inputs import digest
 from ...read.packages import find
 from ...read.settings import Settings
-from .load import machine
+from .request import machine
 
 if TYPE_CHECKING:
     from ...read.yaml import Documents

@@ -17,18 +17,15 @@ import importlib.util
 import os
 import re
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ...command.inputs import base_hash, digest, mlxgen_hash
+from ...command.inputs import base_hash, digest
 from ...diagnostics import install
-from ...package import compat
 from ...package.cache import Cache, folder
-from ...package.toolchain import ENVIRONMENT, FROM_ENVIRONMENT
-from .request import KIND, Excerpt, LoadError, Request, Say
+from .request import KIND, Excerpt, LoadError, Request, Say, machine
 
 if TYPE_CHECKING:
     from ...testing.report import Report
@@ -120,19 +117,6 @@ def _key(request: Request) -> str:
     texts = {kind: source.content for kind, source in request.texts.items()}
     around = _around(request.file) if request.file is not None else ()
     return digest(*machine(), texts, *around)
-
-
-def machine() -> Sequence[object]:
-    """Return the inputs that all modules share: mlxgen, Python, MLX and the environment."""
-    core = compat.core_module()
-    if core is None:
-        raise LoadError(install.no_mlx())
-    stat = core.stat()
-    return [
-        *(mlxgen_hash(), sysconfig.get_config_var("EXT_SUFFIX")),
-        *(str(core), stat.st_size, stat.st_mtime_ns, compat.version("mlx")),
-        *(os.environ.get(name) for name in (*ENVIRONMENT, *FROM_ENVIRONMENT)),
-    ]
 
 
 def _around(file: Path) -> Sequence[object]:

@@ -1,41 +1,36 @@
 """Builds the operators of `mlxgen.load`: a package in the cache, compiled without CMake.
 
-The given strings become the files of a small project, and the generator runs as for any other
-project. The C++ is compiled with the commands that all packages share (toolchain.py): operators and
-bindings in parallel, then linked into one module. Errors are reported at their locations in the
-given strings, both errors in the entries and compiler errors in the functions.
+The given strings become the files of a small project, and its sources are compiled as for `mlxgen
+test` (built.py). Errors are reported at their locations in the given strings, both errors in the
+entries and compiler errors in the functions.
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ...command import generate as generator
+from ...command import operators
 from ...command.operators import plain_settings, settings_of
 from ...diagnostics import Diagnostic, Diagnostics, Related, Span
-from ...package import compat, probe, toolchain
+from ...package import compat, toolchain
 from ...package.cache import Cache, folder
+from ...package.process import found_toolchain, local_folder, obtain_common
 from ...package.toolchain import BuildError
 from ...package.uses import Compiled, compiled
 from ...read.settings import PATHS, Settings
-from ...read.sources import near
+from .built import Chosen, chosen, compiler_errors
 from .request import KIND, LoadError, Request, Say
-
-CMAKE = Path(__file__).resolve().parents[2] / "package" / "cmake"
 
 # The files for the given strings, and the lines that are put above each string.
 _PLACES = {
@@ -49,10 +44,6 @@ _ABOVE = {
     "metal": "#include <metal_stdlib>\nusing namespace metal;\n",
 }
 
-_SAID = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? *(?P<text>.*)$")
-_ERROR = re.compile(r"(?:fatal )?error: (.*)")
-_WITH = re.compile(r"\[with (.+)\]:?$")
-
 
 def build(request: Request, key: str, name: str, say: Say) -> Path:
     """Build the package ``name`` and return its folder.
@@ -62,13 +53,13 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
     """
     with tempfile.TemporaryDirectory(prefix="mlxgen-") as scratch:
         try:
-            project = _Project(request, Path(scratch), name)
-            project.generate(say)  # reports errors in the entries before anything is compiled
+            project = _Project(request, Path(scratch))
+            ops = project.resolve(say)  # reports errors before anything is compiled
             found = found_toolchain(say)
             common = obtain_common(found, say, precompile=False)
 
             def make(made: Path) -> Iterable[str]:
-                project.package(common, found, made / name, say)
+                project.package(ops, common, found, made / name, say)
                 _try_import(name, made / name)
                 return []
 
@@ -87,11 +78,6 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
             raise LoadError(str(error)) from None
         except (BuildError, OSError) as error:
             raise LoadError(f"the operators could not be built: {error}") from None
-
-
-def _fetch(name: str, release: str, say: Say) -> Path:
-    say(f"fetching {name} {release}, which matches the installed MLX")
-    return toolchain.fetch(name, release, local_folder())
 
 
 # Imports a package in its own process and prints "imported" at the end.
@@ -144,14 +130,6 @@ def _try_import(name: str, package: Path) -> None:
 
 
 @functools.cache
-def local_folder() -> Path:
-    """Return a folder for this process, for use if the cache is not writable."""
-    folder = Path(tempfile.mkdtemp(prefix="mlxgen-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-@functools.cache
 def start_precompile(emulated: bool = False) -> subprocess.Popen[bytes] | None:
     """Precompile the headers in another process, for the next operators.
 
@@ -190,32 +168,6 @@ def precompile(emulated: bool = False) -> None:
     obtain_common(found_toolchain(say), say, precompile=True, emulated=emulated)
 
 
-def found_toolchain(say: Say) -> compat.Toolchain:
-    """Return MLX and the nanobind that matches it."""
-    return compat.find(lambda name, release: _fetch(name, release, say))
-
-
-def obtain_common(
-    found: compat.Toolchain, say: Say, precompile: bool, emulated: bool = False
-) -> toolchain.Common:
-    """Return the shared toolchain, built if necessary."""
-    machine = probe.to_cmake(probe.of_machine(found))
-    given = {"CMAKE_BUILD_TYPE": "Release"}
-    if emulated:
-        given["MLXGEN_EMULATE_METAL"] = "ON"
-    if os.environ.get("CXX") is None and "CMAKE_TOOLCHAIN_FILE" not in os.environ:
-        # Like scikit-build-core, use the compiler that Python was built with.
-        usual = (sysconfig.get_config_var("CXX") or "").partition(" ")[0]
-        paths = map(shutil.which, filter(None, (usual, "c++", "g++", "clang++")))
-        if path := next(filter(None, paths), None):
-            given["CMAKE_CXX_COMPILER"] = path
-            given["CMAKE_CXX_FLAGS"] = os.environ.get("CXXFLAGS", "")
-    once = functools.partial(say, once=True)
-    return toolchain.obtain(
-        found, machine, given, toolchain.tools, local_folder(), once, precompile=precompile
-    )
-
-
 def _about(request: Request) -> str:
     if request.file is not None:
         return str(request.file)
@@ -223,86 +175,27 @@ def _about(request: Request) -> str:
     return ", ".join(names[:5]) + ", ..." * (len(names) > 5)
 
 
-def include_flags(
-    generated: Path, settings: Settings, common: toolchain.Common, used: Iterable[Compiled]
-) -> list[str]:
-    """Return the flags with the include folders of a package."""
-    folders = [
-        *(generated / "include", generated, settings.csrc),
-        common.headers / "mlxgen" / "runtime" / "include",
-        *(one.include for one in used),
-    ]
-    return [f"-I{path}" for path in folders]
-
-
-def link(
-    common: toolchain.Common,
-    found: compat.Toolchain,
-    objects: Iterable[str],
-    used: Iterable[Compiled],
-    made: Path,
-) -> None:
-    """Link the extension of the package in the folder ``made`` from objects and archives."""
-    module = made / f"_ext{sysconfig.get_config_var('EXT_SUFFIX')}"
-    of_used = [one.library for one in used if one.library]
-    libraries = [*of_used, *sorted((found.mlx / "lib").glob("libmlx.*"))[:1]]
-    toolchain.run(
-        [
-            *(*common.link, "-o", str(module), *objects),
-            *map(str, libraries),
-            f"-Wl,-rpath,{found.mlx_core.parent / 'lib'}",
-            *(f"-Wl,-rpath,{library.parent}" for library in of_used),
-        ]
-    )
-    compat.compare(found.mlx_core, module)
-
-
-def complete(
-    made: Path,
-    settings: Settings,
-    common: toolchain.Common,
-    found: compat.Toolchain,
-    used: Iterable[Compiled],
-) -> None:
-    """Write the Python files of a package that the generator does not write."""
-    info = {
-        "VERSION": settings.version,
-        "MLX_VERSION": found.mlx_version,
-        "NANOBIND_VERSION": found.nanobind_version,
-        "METAL": "-D_METAL_" in common.ops,
-        "USES": {one.name: one.version for one in used},
-    }
-    lines = "".join(f"{key} = {value!r}\n" for key, value in info.items())
-    (made / "_build_info.py").write_text(lines, encoding="utf-8")
-    shutil.copy(CMAKE / "package" / "_load.py", made)
-    text = '"""Operators, built by mlxgen."""\n\nfrom ._load import *\n'
-    (made / "__init__.py").write_text(text, encoding="utf-8")
-
-
 class _Project:
     """The files of a request as a project, and its build products."""
 
-    def __init__(self, request: Request, scratch: Path, name: str) -> None:
+    def __init__(self, request: Request, scratch: Path) -> None:
         self.request = request
         self.scratch = scratch
         self.diags = Diagnostics()
-        self.generated = scratch / "generated"
         self.sources = {
             os.path.realpath(scratch / _PLACES[kind]): (source, _ABOVE[kind].count("\n"))
             for kind, source in request.texts.items()
         }
         self.used: list[Compiled] = []
-        self.original, self.settings = self._settings(name)
+        self.settings = self._settings()._replace(languages=(), mlx=compat.version("mlx"))
 
-    def _settings(self, name: str) -> tuple[Settings, Settings]:
-        """Return the project's settings, and these settings with the unique name of the module,
-        which the Metal libraries must have too."""
+    def _settings(self) -> Settings:
         if self.request.file is not None:
             found = settings_of(None, self.request.file, self.diags)
             if found is None:
                 self.fail()
                 raise AssertionError
-            return found, found._replace(name=name)
+            return found
         for kind, source in self.request.texts.items():
             path = self.scratch / _PLACES[kind]
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -311,65 +204,33 @@ class _Project:
         texts = self.request.texts.items()
         files = tuple((plain.root / _PLACES[kind], source.name) for kind, source in texts)
         called = ((plain.csrc, "cpp"), (plain.metal, "metal"), *files)
-        return plain, plain._replace(name=name, namespace=name, called=called)
+        return plain._replace(called=called)
 
     # ------------------------------------------------------------------------- the package
 
-    def generate(self, say: Say) -> None:
-        """Write the files and run the generator; raise errors in the entries."""
+    def resolve(self, say: Say) -> Chosen:
+        """Return the operators; raise errors in the entries."""
         say("generating")
-        settings = self.settings._replace(mlx=compat.version("mlx"))
-        generator.generate(settings, self.generated, self.diags)
-        if self.diags.ok:
-            self.used = compiled(settings, str(settings.mlx), self.diags)
+        document, sources = operators.read(self.settings, self.diags)
+        if document is not None and self.diags.ok:
+            found = chosen(self.settings, document, sources)
+            self.used = compiled(self.settings, str(self.settings.mlx), self.diags)
         if not self.diags.ok:
             self.fail()
+        return found
 
     def package(
-        self, common: toolchain.Common, found: compat.Toolchain, made: Path, say: Say
+        self, found: Chosen, common: toolchain.Common, mlx: compat.Toolchain, made: Path, say: Say
     ) -> None:
-        """Compile the package in the folder ``made``."""
-        shutil.copytree(self.generated / "python", made)
-        self._compile(common, found, made, say)
-        complete(made, self.settings, common, found, self.used)
-        if len(self.diags):
-            (made.parent / "warnings.txt").write_text(self.shown().render_text(), encoding="utf-8")
-
-    def _compile(
-        self, common: toolchain.Common, found: compat.Toolchain, made: Path, say: Say
-    ) -> None:
-        every = include_flags(self.generated, self.settings, common, self.used)
-        if self.request.file is not None:  # its own C++ includes headers by the original name
-            (self.generated / "include" / self.original.name).symlink_to(self.settings.name)
-        source = self.generated / "src"
-        # For a few operators, one file with the bindings and all other small parts.
-        ext = self.generated / "ext.cpp"
-        parts = [*sorted(source.glob("bind_*.cpp")), source / "module.cpp", source / "dispatch.cpp"]
-        together = parts if len(parts) == 3 else parts[-2:]
-        ops = [path for path in sorted(source.glob("*.cpp")) if path not in parts]
-        ops += sorted(self.settings.csrc.rglob("*.cpp"))
-        count, own = len(ops), common.ext
-        if common.precompiled == common.headers and len(ops) == 1 and len(parts) == 3:
-            # The headers are read once. Of both commands' flags the last ones count.
-            together, ops, own = [*ops, *parts], [], [*common.ext, *common.ops[1:]]
-        ext.write_text("".join(f'#include "{path}"\n' for path in together), encoding="utf-8")
-        bindings = [ext, *(path for path in parts if path not in together)]
-        say(f"compiling {count} operator{'s' * (count != 1)}")
-        commands = {path: common.ops for path in ops} | {path: own for path in bindings}
-
-        def compiled(item: tuple[int, Path]) -> str:
-            number, path = item
-            out = str(self.scratch / f"{number}.o")
-            toolchain.run([*commands[path], *every, "-w", "-c", str(path), "-o", out])
-            return out
-
+        """Build the package in the folder ``made``, whose name is that of the module."""
         try:
-            objects = list(toolchain.each(compiled, enumerate(commands)))
+            built = found.compile(common, common, self.used, True, say)
         except BuildError as error:
             self._refused(str(error))
             raise
-        archives = [common.runtime, *([common.nanobind] if common.nanobind else [])]
-        link(common, found, [*objects, *map(str, archives)], self.used, made)
+        built.package(mlx, made, made.name)
+        if len(self.diags):
+            (made.parent / "warnings.txt").write_text(self.shown().render_text(), encoding="utf-8")
 
     # -------------------------------------------------------------------------- errors
 
@@ -425,30 +286,3 @@ class _Project:
     def _is_own(self, file: str) -> bool:
         path = Path(os.path.realpath(file))
         return str(path) in self.sources or path.is_relative_to(self.settings.csrc)
-
-
-def compiler_errors(said: str, is_own: Callable[[str], bool]) -> Iterator[Diagnostic]:
-    """Yield the compiler's errors in the user's files, and errors elsewhere that they cause."""
-    led: Span | None = None
-    types = ""
-    for line in said.splitlines():
-        found = _SAID.match(line)
-        if found is None:
-            continue
-        file, text = found["file"], found["text"]
-        number, column = int(found["line"]), int(found["column"] or 1)
-        span = Span(near(Path(file)), number, column, number, column + 1)
-        if instance := _WITH.search(text):
-            types = instance[1]
-        error = _ERROR.match(text)
-        if error is None:
-            if is_own(file) and "note:" not in text:
-                led = span  # required from here
-            continue
-        place = span if is_own(file) else led
-        if place is not None:
-            notes = [f"with {types}"] if types else []
-            if place is not span:
-                notes.append(f"in {Path(file).name}:{number}")
-            yield Diagnostic("MG814", error[1], place, None, tuple(notes))
-        led, types = None, ""

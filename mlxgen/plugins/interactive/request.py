@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import sysconfig
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from ...command.inputs import mlxgen_hash
+from ...diagnostics import install
+from ...package import compat
+from ...package.toolchain import ENVIRONMENT, FROM_ENVIRONMENT
 
 KIND = "modules"
 
@@ -57,3 +64,16 @@ class Request(NamedTuple):
 
     file: Path | None
     texts: Mapping[str, Excerpt]
+
+
+def machine() -> Sequence[object]:
+    """Return the inputs that all modules share: mlxgen, Python, MLX and the environment."""
+    core = compat.core_module()
+    if core is None:
+        raise LoadError(install.no_mlx())
+    stat = core.stat()
+    return [
+        *(mlxgen_hash(), sysconfig.get_config_var("EXT_SUFFIX")),
+        *(str(core), stat.st_size, stat.st_mtime_ns, compat.version("mlx")),
+        *(os.environ.get(name) for name in (*ENVIRONMENT, *FROM_ENVIRONMENT)),
+    ]

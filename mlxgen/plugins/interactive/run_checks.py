@@ -1,7 +1,7 @@
 """Runs the generated checks of a built package in a process of its own, for `mlxgen test`.
 
-Each result is a line of JSON in a pipe. A line before each check names it, so that the other
-process can report the check in which a kernel ends this one.
+Each result is a line of JSON in a pipe. A line before each check, and before its preparation, names
+it, so that the other process can report the check in which a kernel ends this one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(given: dict[str, Any]) -> None:
 def _run(given: dict[str, Any], tell: Callable[..., None]) -> None:
     import pytest
 
-    from ...testing import checks
+    from ...testing import cases, checks
     from ...testing.report import Failure
 
     if given["metal"]:
@@ -53,7 +53,14 @@ def _run(given: dict[str, Any], tell: Callable[..., None]) -> None:
         tell(unusable=str(error))
         return
     order = {name: i for i, name in enumerate(given["operators"])}
-    found = [check for check in checks.checks_of(package) if check.subject.op["name"] in order]
+
+    def choose(op: str, check: str) -> bool:
+        if op in order:
+            tell(op=op, preparing=check)
+        return op in order
+
+    cases.choose = choose
+    found = [*checks.checks_of(package)]
     for check in sorted(found, key=lambda check: order[check.subject.op["name"]]):
         op, begin = check.subject.op["name"], perf_counter()
         tell(op=op, place=check.place, check=check.name)

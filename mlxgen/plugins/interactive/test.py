@@ -38,6 +38,7 @@ from .request import LoadError
 
 if TYPE_CHECKING:
     from ...read.yaml import Documents
+    from .built import Chosen
 
 PAUSE = 0.3  # seconds between looks at the files
 SHOWN = 3  # failures of an operator
@@ -176,7 +177,7 @@ class _Run:
         require(diags.ok)
         inputs = {name: found.inputs(name) for name in entries}
         now = {name: Tested(of, of.hash(document, base)) for name, of in inputs.items()}
-        package = found.build(self.metal, self.bench, progress, diags)
+        package = _build(found, self.metal, self.bench, diags)
         results = {name: _Result(name) for name in entries}
         self._check(package, results)
         self.tested |= now
@@ -211,12 +212,16 @@ class _Run:
         """Run the checks of the operators, in one process or, after a crash, in several."""
         left = list(results)
         while left:
-            ended, name, what = False, left[-1], "the preparation of all checks"
+            ended, name, what, next_ones = False, "", "", left
             for event in self._events(package, left):
                 ended |= "end" in event
                 if "unusable" in event:
                     raise LoadError(f"importing the package fails: {event['unusable']}")
-                if "check" in event:
+                if "preparing" in event:
+                    name, what = event["op"], f"the preparation of {event['preparing']}"
+                    next_ones = [other for other in left if other != name]
+                elif "check" in event:
+                    next_ones = left[left.index(event["op"]) + 1 :]
                     name, what = event["op"], f"{event['check']} of {event['place']}"
                     results[name].place = event["place"].partition("-")[0]
                     progress(what)
@@ -225,8 +230,10 @@ class _Run:
                 elif "op" in event:
                     _add(results[event["op"]], event)
                 elif "died" in event and not ended:
+                    if not name:
+                        raise LoadError(f"importing the package fails: {event['died']}")
                     results[name].failures.append((what, event["died"]))
-            left = [] if ended else left[left.index(name) + 1 :]
+            left = [] if ended else next_ones
 
     def _events(self, package: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield the events of a process that runs checks; the last one is its death."""
@@ -313,6 +320,44 @@ def _death(status: int) -> str:
         name = signal.Signals(number).name if number in {*signal.Signals} else str(number)
         return f"the process ended with {name}"
     return f"the process ended with status {status}; standard error shows the reason"
+
+
+def _build(found: Chosen, metal: bool, fast: bool, diags: Diagnostics) -> Path:
+    """Build the package of operators in the cache and return its folder.
+
+    Args:
+        found: The operators.
+        metal: Emulate the Metal kernels.
+        fast: Optimize as an installed package, which takes longer to compile.
+        diags: Collects errors in hand-written code.
+
+    Raises:
+        BuildError: If a tool is missing, or generated code does not compile.
+        CompatError: If MLX or nanobind is missing, or they do not match.
+        OSError: If no folder can be written.
+    """
+    from ...package.process import found_toolchain, obtain_common
+    from ...package.uses import compiled
+    from . import module
+    from .built import compiler_errors
+
+    mlx = found_toolchain(progress)
+    used = compiled(found.settings, mlx.mlx_version, diags)
+    common = obtain_common(mlx, progress, precompile=False)
+    emulated = obtain_common(mlx, progress, False, emulated=True) if metal else common
+    try:
+        return found.compile(common, emulated, used, fast, progress).obtain(mlx)
+    except BuildError as error:
+        own = found.settings.csrc
+        for item in compiler_errors(
+            str(error), lambda file: Path(file).resolve().is_relative_to(own)
+        ):
+            diags.repeat(item)
+        raise
+    finally:
+        for one in {id(one): one for one in (common, emulated)}.values():
+            if module.is_unprecompiled(one):
+                module.start_precompile(emulated=one is not common)
 
 
 class _Green:

@@ -7,12 +7,13 @@ A wheel has the sources of its operators. They are compiled for the installed ML
 from __future__ import annotations
 
 import importlib.util
+import os
 import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import rich_click as click
@@ -96,11 +97,12 @@ def _releases(package: Path) -> Iterator[str]:
 
 def _build(package: Path, name: str, mlx: Path, made: Path) -> Iterable[str]:
     """Compile the sources of a package into an empty folder."""
-    from ...package.toolchain import BuildError, tools
+    from ...package import toolchain
 
     try:
-        cmake, ninja = tools()
-    except BuildError as error:
+        cmake, ninja = toolchain.tools()
+        variables = toolchain.compiler_variables()
+    except toolchain.BuildError as error:
         raise RebuildError(str(error)) from None
     with tempfile.TemporaryDirectory(prefix="mlxgen-") as scratch:
         project, build = Path(scratch) / name, Path(scratch) / "build"
@@ -113,14 +115,16 @@ def _build(package: Path, name: str, mlx: Path, made: Path) -> Iterable[str]:
         }
         given = [f"-D{key}={value}" for key, value in defined.items()]
         source = ["-S", str(MLXGEN / "package" / "cmake"), "-B", str(build), "-G", "Ninja"]
-        _run([*cmake, *source, "--log-level=WARNING", *given])
+        _run([*cmake, *source, "--log-level=WARNING", *given], variables)
         _run([*cmake, "--build", str(build)])
         installed = ["--install", str(build), "--component", "binaries", "--prefix", str(made)]
         _run([*cmake, *installed, "--strip"])
     return []
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], variables: Mapping[str, str] | None = None) -> None:
     """Run a command, which prints what it does or why it fails."""
-    if status := subprocess.run(command, stdout=sys.stderr, check=False).returncode:
+    environment = os.environ | (variables or {})
+    done = subprocess.run(command, stdout=sys.stderr, check=False, env=environment)
+    if status := done.returncode:
         raise RebuildError(f"the package was not built, for the reason above (status {status})")

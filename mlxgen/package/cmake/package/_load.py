@@ -59,7 +59,9 @@ def _rebuilt(here: _Path, release: str) -> _Path:
     try:
         from mlxgen.package.rebuild import find
     except ImportError:
-        command = f"`{_sys.executable} -m pip install 'mlxgen[build]'`, then {command}"
+        # No package index has mlxgen.
+        install = f"`{_sys.executable} -m pip install './mlxgen[build]'`"
+        command = f"{install} in a clone of mlxgen, then {command}"
     else:
         if found := find(here, release):
             return found
