@@ -100,7 +100,9 @@ def generate(
         paths = [*[project] * project.is_file(), *settings.files, *kernel_files(settings)]
         paths += language_files(settings)
         paths += [found.table for use in settings.uses if (found := find(use.name))]
-        texts["sources.cmake"] = sources_cmake(made, settings, list(texts), [*map(str, paths)])
+        texts["sources.cmake"] = sources_cmake(
+            made, settings, list(texts), [*map(str, paths)], sources.is_repeatable
+        )
         changes = write(output, texts, before, after, dry_run=check)
         return Result(changes, len(made))
     return None

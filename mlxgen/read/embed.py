@@ -37,6 +37,15 @@ def embed_metal(path: str | os.PathLike[str], folders: Sequence[str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)  # removed code leaves empty lines
 
 
+def is_included_once(path: str | os.PathLike[str]) -> bool:
+    """Return whether a header has `#pragma once` or an include guard."""
+    return _is_once(SourceText(os.fspath(path)))
+
+
+def _is_once(header: SourceText) -> bool:
+    return bool(_ONCE.search(header.plain) or _GUARD.match(header.plain))
+
+
 class _Embedder:
     """Inlines included files."""
 
@@ -82,7 +91,7 @@ class _Embedder:
         behind = f" {comment}\n" if comment else ""
         identity = os.path.realpath(path)
         header = SourceText(path, include.span)
-        once = bool(_ONCE.search(header.plain) or _GUARD.match(header.plain))
+        once = _is_once(header)
         if identity in self.done or (once and identity in self.open):
             return f'// "{include.name}" is above\n{behind}'
         if identity in self.open:

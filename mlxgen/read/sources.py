@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..diagnostics import Diagnostics, Related, install
 from .cpp import Function, Reader, Unit, find_function
-from .embed import embed_metal
+from .embed import embed_metal, is_included_once
 from .preprocess import OWN_INCLUDES, SourceError, Texts, read_text
 from .settings import Settings
 
@@ -78,6 +78,7 @@ class Sources:
         self.unread = False  # some file could not be parsed, and may contain missing functions
         self.metal_text = cache(self._metal_text)
         self.unreadable = cache(self._unreadable)
+        self.is_repeatable = cache(self._is_repeatable)
 
     def cpp_files(self) -> list[Path]:
         """Return the headers and sources of the csrc folder."""
@@ -154,6 +155,11 @@ class Sources:
         """Return a .metal file, or (`shared`) a header in csrc, with its includes inlined."""
         folder = self.settings.csrc if shared else self.settings.metal
         return embed_metal(near(folder / include), self.metal.reader.folders)
+
+    def _is_repeatable(self, header: str) -> bool:
+        """Return whether one source can include a header twice, as it can generated headers."""
+        path = self.settings.csrc / header
+        return not path.is_file() or is_included_once(path)
 
     def _unreadable(self, header: str) -> str | None:
         """Return the reason why a header in csrc is not valid Metal, if any; "" if reported."""

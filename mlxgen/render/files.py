@@ -29,11 +29,12 @@ TEMPLATES = Templates(
     MACROS,
     floating=FLOATING,
 )
+LARGE = 256  # number of composites from which on fewer and larger files are compiled
 SHARD = 16  # approximate number of operators per binding file; four times as many if LARGE
-# Composites are compiled in groups if a package has many: from a number of composites on, the
-# approximate size of a group.
-GROUPS = {64: 16, 256: 24}
-LARGE = max(GROUPS)
+MANY = 64  # number of quickly compiled sources from which on these are compiled in groups
+# The approximate number of sources in a group. Kernels take longer; a LARGE package has more of
+# the composites.
+COMPOSITES, COMPOSITES_IF_LARGE, KERNELS = 8, 24, 4
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -54,6 +55,8 @@ class Pieces(NamedTuple):
     method: bool  # also a method of arrays
     deprecated: bool
     composite: bool  # without kernels
+    quick: bool  # its source takes less time to compile than MLX's headers, or little more
+    headers: Sequence[str]  # the hand-written ones of its source
     draws_keys: bool  # random functions of its formulas may get no key
     metal: str  # the .metal file of its kernel, or (if shared) a header in csrc
     shared: bool
@@ -128,6 +131,8 @@ def pieces(op: Op, package: Package) -> Pieces:
         method="method" in op.entry.variants,
         deprecated=bool(op.entry.deprecated),
         composite=not op.has_primitive,
+        quick=not op.has_primitive or (op.elementwise and not (view.cpu and view.cpu.by_sign)),
+        headers=sorted(op.headers),
         draws_keys=op.draws_keys,
         metal=kernel.include if kernel is not None else "",
         shared=kernel is not None and kernel.shared,
@@ -471,20 +476,21 @@ def reference_modules(made: Iterable[Pieces]) -> list[tuple[str, list[list[Piece
 
 
 def sources_cmake(
-    made: Iterable[Pieces], package: Package, paths: Sequence[str], depends: Sequence[str]
+    made: Iterable[Pieces],
+    package: Package,
+    paths: Sequence[str],
+    depends: Sequence[str],
+    repeatable: Callable[[str], bool],
 ) -> str:
     """Render the lists of files that CMake includes.
 
-    The source of a composite is short: nearly all of its compile time is that of MLX's headers.
-    Packages with many compile several sources at once; others each by itself, so that an edit
-    compiles one.
+    Args:
+        made: The operators.
+        package: Their package.
+        paths: The generated files, relative to the output folder.
+        depends: The files that the generator read.
+        repeatable: Whether a hand-written header can be included twice in one source.
     """
-    composites = [p.name for p in made if p.composite]
-    size = max((GROUPS[many] for many in GROUPS if many <= len(composites)), default=0)
-    count = 1 << (len(composites) // size).bit_length() if size else 0
-    groups: list[list[str]] = [[] for _ in range(count)]
-    for name in composites if count else ():
-        groups[zlib.crc32(name.encode()) % count].append(f"src/{name}.cpp")
     return _render(
         "sources.cmake.j2",
         package,
@@ -495,8 +501,30 @@ def sources_cmake(
         python=[p for p in paths if p.startswith("python/")],
         rust=[p for p in paths if p.startswith("rust/")],
         depends=depends,
-        groups=groups,
+        groups=_groups([p for p in made if p.quick and all(map(repeatable, p.headers))]),
     )
+
+
+def _groups(quick: Sequence[Pieces]) -> dict[str, list[str]]:
+    """Return the operators whose sources are compiled as one, by the name of the group.
+
+    Most of the compile time of a short source is that of MLX's headers. Small packages compile each
+    source by itself, so that an edit compiles one. A group has the same hand-written headers, so
+    that the names in one header cannot clash with those in another. A new operator changes one
+    group, because the names of groups do not depend on other groups.
+    """
+    composites = COMPOSITES_IF_LARGE if _is_large(quick) else COMPOSITES
+    families: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
+    for p in quick if len(quick) >= MANY else ():
+        families.setdefault((p.composite, tuple(p.headers)), []).append(p.name)
+    groups: dict[str, list[str]] = {}
+    for (composite, headers), family in families.items():
+        stem = "_".join(["composites" if composite else "kernels", *map(metal_stem, headers)])
+        shards = sharded(family, composites if composite else KERNELS, str)
+        for i, names in enumerate(shards):
+            if len(names) > 1:
+                groups.setdefault(f"{stem}_{i}", names)
+    return groups
 
 
 def _is_large(made: Iterable[Pieces]) -> bool:
