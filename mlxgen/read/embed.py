@@ -37,9 +37,12 @@ def embed_metal(path: str | os.PathLike[str], folders: Sequence[str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)  # removed code leaves empty lines
 
 
-def is_included_once(path: str | os.PathLike[str]) -> bool:
-    """Return whether a header has `#pragma once` or an include guard."""
-    return _is_once(SourceText(os.fspath(path)))
+def read_header(path: str, folders: Sequence[str]) -> tuple[bool, list[str]]:
+    """Return whether a header has `#pragma once` or a guard, and the paths that it includes."""
+    header = SourceText(path)
+    includes = (header.include(line) for line in header.directives() if line[1] == "include")
+    paths = [include.find(folders, needed=False) for include in includes if include]
+    return _is_once(header), [path for path in paths if path]
 
 
 def _is_once(header: SourceText) -> bool:

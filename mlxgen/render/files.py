@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -55,8 +56,9 @@ class Pieces(NamedTuple):
     method: bool  # also a method of arrays
     deprecated: bool
     composite: bool  # without kernels
-    quick: bool  # its source takes less time to compile than MLX's headers, or little more
-    headers: Sequence[str]  # the hand-written ones of its source
+    elementwise: bool  # with kernels of scalar functions
+    by_sign: bool  # its kernel is also compiled for positive inputs
+    headers: Sequence[str]  # those in csrc and of other packages that its source includes
     draws_keys: bool  # random functions of its formulas may get no key
     metal: str  # the .metal file of its kernel, or (if shared) a header in csrc
     shared: bool
@@ -131,7 +133,8 @@ def pieces(op: Op, package: Package) -> Pieces:
         method="method" in op.entry.variants,
         deprecated=bool(op.entry.deprecated),
         composite=not op.has_primitive,
-        quick=not op.has_primitive or (op.elementwise and not (view.cpu and view.cpu.by_sign)),
+        elementwise=op.elementwise,
+        by_sign=view.cpu is not None and view.cpu.by_sign,
         headers=sorted(op.headers),
         draws_keys=op.draws_keys,
         metal=kernel.include if kernel is not None else "",
@@ -476,11 +479,11 @@ def reference_modules(made: Iterable[Pieces]) -> list[tuple[str, list[list[Piece
 
 
 def sources_cmake(
-    made: Iterable[Pieces],
+    made: Sequence[Pieces],
     package: Package,
     paths: Sequence[str],
     depends: Sequence[str],
-    repeatable: Callable[[str], bool],
+    headers: Mapping[str, set[str] | None],
 ) -> str:
     """Render the lists of files that CMake includes.
 
@@ -489,7 +492,8 @@ def sources_cmake(
         package: Their package.
         paths: The generated files, relative to the output folder.
         depends: The files that the generator read.
-        repeatable: Whether a hand-written header can be included twice in one source.
+        headers: The headers in csrc, each with all that it includes and itself; None if one source
+            cannot include it twice.
     """
     return _render(
         "sources.cmake.j2",
@@ -501,25 +505,36 @@ def sources_cmake(
         python=[p for p in paths if p.startswith("python/")],
         rust=[p for p in paths if p.startswith("rust/")],
         depends=depends,
-        groups=_groups([p for p in made if p.quick and all(map(repeatable, p.headers))]),
+        groups=_groups(made, headers),
     )
 
 
-def _groups(quick: Sequence[Pieces]) -> dict[str, list[str]]:
+def _groups(made: Sequence[Pieces], headers: Mapping[str, set[str] | None]) -> dict[str, list[str]]:
     """Return the operators whose sources are compiled as one, by the name of the group.
 
     Most of the compile time of a short source is that of MLX's headers. Small packages compile each
-    source by itself, so that an edit compiles one. A group has the same hand-written headers, so
-    that the names in one header cannot clash with those in another. A new operator changes one
-    group, because the names of groups do not depend on other groups.
+    source by itself, so that an edit compiles one. So do all packages for kernels over arrays and
+    for the functions of a header with a kernel by sign, or that includes one: these take longer
+    than MLX's headers.
+
+    A group has the same hand-written headers, so that the names in one header cannot clash with
+    those in another. A new operator changes one group, because the names of groups do not depend on
+    other groups.
     """
-    composites = COMPOSITES_IF_LARGE if _is_large(quick) else COMPOSITES
+    slow = {header for p in made if p.by_sign for header in p.headers}
+    composites = COMPOSITES_IF_LARGE if _is_large(made) else COMPOSITES
     families: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
-    for p in quick if len(quick) >= MANY else ():
-        families.setdefault((p.composite, tuple(p.headers)), []).append(p.name)
+    for p in made:
+        own = tuple(header for header in p.headers if header in headers)
+        included = [headers[header] for header in own]
+        quick = p.composite or (p.elementwise and slow.isdisjoint(chain(*filter(None, included))))
+        if quick and None not in included:
+            families.setdefault((p.composite, own), []).append(p.name)
+    if sum(map(len, families.values())) < MANY:
+        return {}
     groups: dict[str, list[str]] = {}
-    for (composite, headers), family in families.items():
-        stem = "_".join(["composites" if composite else "kernels", *map(metal_stem, headers)])
+    for (composite, own), family in families.items():
+        stem = "_".join(["composites" if composite else "kernels", *map(metal_stem, own)])
         shards = sharded(family, composites if composite else KERNELS, str)
         for i, names in enumerate(shards):
             if len(names) > 1:
