@@ -157,11 +157,12 @@ build/arm64/.system: tools/arm64.sh
 	@echo 'Preparing build/arm64'
 	@bash tools/arm64.sh $(@D)
 
-lint: .venv/.ready ## Check style and types
+lint: .venv/.ready ## Check style, types and entries
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict mlxgen tools
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/mlxgen check
 	@$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms \
@@ -218,8 +219,20 @@ clean: ## Remove everything that was built, and .venv
 	@$(PIP) install --group site
 	@touch $@
 
+# If only operators were edited, and no file of the package is new or gone, CMake installs the result:
+# pip would take several seconds to pack and unpack the whole package.
+OPERATORS := $(wildcard mlx_ops.yaml ops/*.yaml) $(shell find csrc kernels -type f 2>/dev/null)
+INSTALLED = $(wildcard .venv/lib/python3*/site-packages/mlxops)
+
 .venv/.built: .venv/.ready $(SOURCES)
-	@$(BIN)/mlxgen check
+	@$(BIN)/mlxgen generate --output build/generated > /dev/null \
+	  --mlx "$$($(BIN)/python -c 'from importlib.metadata import version; print(version("mlx"))')"
 	@echo 'Building mlxops'
-	@$(PIP) install --no-build-isolation --no-deps .
+	@if [ -z '$(filter-out $(OPERATORS),$?)' ] && [ -d '$(INSTALLED)' ] && \
+	    [ -f build/build.ninja ] && [ build/generated/sources.cmake -ot $@ ]; then \
+	  said="$$($(BIN)/cmake --build build 2>&1)" || { echo "$$said"; exit 1; }; \
+	  $(BIN)/cmake --install build --prefix '$(INSTALLED)' --strip > /dev/null; \
+	else \
+	  $(PIP) install --no-build-isolation --no-deps .; \
+	fi
 	@touch $@

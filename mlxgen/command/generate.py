@@ -98,7 +98,11 @@ def generate(
         paths = [*[project] * project.is_file(), *settings.files, *kernel_files(settings)]
         paths += language_files(settings)
         paths += [found.table for use in settings.uses if (found := find(use.name))]
-        texts["sources.cmake"] = sources_cmake(made, settings, list(texts), [*map(str, paths)])
+        quick = (p for p in made if p.composite or p.elementwise)
+        headers = sources.in_csrc(header for p in quick for header in p.headers)
+        texts["sources.cmake"] = sources_cmake(
+            made, settings, list(texts), [*map(str, paths)], headers
+        )
         changes = write(output, texts, before, after, dry_run=check)
         return Result(changes, len(made))
     return None

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,8 +55,6 @@ _FLAGS = (
     *("-fno-sanitize=all", "-fno-stack-protector", "-ferror-limit=5"),
     *("-Xclang", "-fno-pch-timestamp", "-fno-color-diagnostics"),
 )
-# The name that every source with a Metal kernel defines, in addition to its dtype rules.
-_OWN = ("kLibrary",)
 UNIT = 24  # maximum number of files that are compiled together
 _PRECOMPILED = '#include "mlxgen/cpu.h"\n#include "mlxgen/metal.h"\n'
 
@@ -311,13 +309,11 @@ class HostCompiler:
             self._store(source, result, includes)
         return result
 
-    def compile_all(
-        self, sources: Mapping[Path, Collection[str]], jobs: int
-    ) -> Mapping[Path, Compiled]:
+    def compile_all(self, sources: Iterable[Path], jobs: int) -> Mapping[Path, Compiled]:
         """Compile files, many at once: most of the time of one is that of MLX's headers.
 
         Args:
-            sources: The files, with the names that each defines in its unnamed namespace.
+            sources: The files.
             jobs: The number of parallel compilers.
         """
         results = {source: self._known(source) for source in sources}
@@ -325,23 +321,17 @@ class HostCompiler:
         size = min(UNIT, -(-len(new) // jobs)) or 1
         units = [new[i : i + size] for i in range(0, len(new), size)]
         with ThreadPoolExecutor(jobs) as pool:
-            for found in pool.map(lambda unit: self._compile_unit(unit, sources), units):
+            for found in pool.map(self._compile_unit, units):
                 results.update(found)
         return {source: result for source, result in results.items() if result is not None}
 
-    def _compile_unit(
-        self, unit: Sequence[Path], names: Mapping[Path, Collection[str]]
-    ) -> dict[Path, Compiled]:
+    def _compile_unit(self, unit: Sequence[Path]) -> dict[Path, Compiled]:
         """Compile files as one, or each by itself if there is a mistake in one of them."""
         if len(unit) > 1:
-            lines = []
-            for number, source in enumerate(unit):
-                lines += [f"#define {name} {name}_{number}" for name in names[source]]
-                lines.append(f'#include "{source}"')
-                lines += [f"#undef {name}" for name in names[source]]
             with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
                 together = Path(scratch) / "unit.cpp"
-                together.write_text("\n".join(lines) + "\n", encoding="utf-8")
+                lines = [f'#include "{source}"\n' for source in unit]
+                together.write_text("".join(lines), encoding="utf-8")
                 found, includes = self._compile(together)
             is_right = found.undefined <= self._exports and not found.strong & self._exports
             if not found.errors and is_right:
@@ -455,8 +445,8 @@ def check_host(
     sources.update(dict.fromkeys([*sorted(settings.csrc.rglob("*.cpp")), launching]))
     compiler = HostCompiler(wheel, [folder / "include", folder, settings.csrc])
     jobs = jobs or os.cpu_count() or 1
-    names = {source: [*_OWN, *_rules(op)] for source, op in sources.items() if op}
-    results = {**compiler.compile_all(names, jobs)}
+    generated = [source for source, op in sources.items() if op]
+    results = {**compiler.compile_all(generated, jobs)}
     others = [source for source in sources if source not in results]
     with ThreadPoolExecutor(jobs) as pool:
         results.update(zip(others, pool.map(compiler.compile, others), strict=True))
@@ -465,10 +455,6 @@ def check_host(
     for source, result in results.items():
         reporter.report(source, sources[source], result, own)
     return HostCheck(tuple(sources), wheel)
-
-
-def _rules(op: Op) -> list[str]:
-    return [rule.name for rule in op.arguments.rules]
 
 
 class _Reporter:

@@ -38,6 +38,18 @@ def embed_metal(path: str | os.PathLike[str], folders: Sequence[str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)  # removed code leaves empty lines
 
 
+def read_header(path: str, folders: Sequence[str]) -> tuple[bool, list[str]]:
+    """Return whether a header has `#pragma once` or a guard, and the paths that it includes."""
+    header = SourceText(path)
+    includes = (header.include(line) for line in header.directives() if line[1] == "include")
+    paths = [include.find(folders, needed=False) for include in includes if include]
+    return _is_once(header), [path for path in paths if path]
+
+
+def _is_once(header: SourceText) -> bool:
+    return bool(_ONCE.search(header.plain) or _GUARD.match(header.plain))
+
+
 class _Embedder:
     """Inlines included files."""
 
@@ -82,7 +94,7 @@ class _Embedder:
         behind = f" {comment}\n" if comment else ""
         identity = os.path.realpath(path)
         header = SourceText(path, include.span)
-        once = bool(_ONCE.search(header.plain) or _GUARD.match(header.plain))
+        once = _is_once(header)
         if identity in self.done or (once and identity in self.open):
             return f'// "{include.name}" is above\n{behind}'
         if identity in self.open:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..diagnostics import Diagnostics, Span, install
 from . import MESSAGES
 from .cpp import Function, Reader, Unit, find_function
-from .embed import embed_metal
+from .embed import embed_metal, read_header
 from .preprocess import OWN_INCLUDES, SourceError, Texts, read_text
 from .settings import Settings
 
@@ -155,6 +155,24 @@ class Sources:
         """Return a .metal file, or (`shared`) a header in csrc, with its includes inlined."""
         folder = self.settings.csrc if shared else self.settings.metal
         return embed_metal(near(folder / include), self.metal.reader.folders)
+
+    def in_csrc(self, headers: Iterable[str]) -> dict[str, set[str] | None]:
+        """Return those of the headers that are in csrc, each with all of csrc that it includes.
+
+        None for a header that one source cannot include twice.
+        """
+        csrc = os.path.normpath(self.settings.csrc)
+        read = cache(lambda path: read_header(path, [csrc]))
+        result: dict[str, set[str] | None] = {}
+        for header in {*headers}:
+            first = os.path.normpath(os.path.join(csrc, header))
+            if os.path.isfile(first):
+                pending = [first]
+                for path in pending:  # grows in the loop
+                    pending += [other for other in read(path)[1] if other not in pending]
+                paths = {os.path.relpath(path, csrc) for path in pending}
+                result[header] = paths if read(first)[0] else None
+        return result
 
     def _unreadable(self, header: str) -> str | None:
         """Return the reason why a header in csrc is not valid Metal, if any; "" if reported."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,11 +30,12 @@ TEMPLATES = Templates(
     MACROS,
     floating=FLOATING,
 )
+LARGE = 256  # number of composites from which on fewer and larger files are compiled
 SHARD = 16  # approximate number of operators per binding file; four times as many if LARGE
-# Composites are compiled in groups if a package has many: from a number of composites on, the
-# approximate size of a group.
-GROUPS = {64: 16, 256: 24}
-LARGE = max(GROUPS)
+MANY = 64  # number of quickly compiled sources from which on these are compiled in groups
+# The approximate number of sources in a group. Kernels take longer; a LARGE package has more of
+# the composites.
+COMPOSITES, COMPOSITES_IF_LARGE, KERNELS = 8, 24, 4
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -54,6 +56,9 @@ class Pieces(NamedTuple):
     method: bool  # also a method of arrays
     deprecated: bool
     composite: bool  # without kernels
+    elementwise: bool  # with kernels of scalar functions
+    by_sign: bool  # its kernel is also compiled for positive inputs
+    headers: Sequence[str]  # those in csrc and of other packages that its source includes
     draws_keys: bool  # random functions of its formulas may get no key
     metal: str  # the .metal file of its kernel, or (if shared) a header in csrc
     shared: bool
@@ -128,6 +133,9 @@ def pieces(op: Op, package: Package) -> Pieces:
         method="method" in op.entry.variants,
         deprecated=bool(op.entry.deprecated),
         composite=not op.has_primitive,
+        elementwise=op.elementwise,
+        by_sign=view.cpu is not None and view.cpu.by_sign,
+        headers=sorted(op.headers),
         draws_keys=op.draws_keys,
         metal=kernel.include if kernel is not None else "",
         shared=kernel is not None and kernel.shared,
@@ -476,20 +484,22 @@ def reference_modules(made: Iterable[Pieces]) -> list[tuple[str, list[list[Piece
 
 
 def sources_cmake(
-    made: Iterable[Pieces], package: Package, paths: Sequence[str], depends: Sequence[str]
+    made: Sequence[Pieces],
+    package: Package,
+    paths: Sequence[str],
+    depends: Sequence[str],
+    headers: Mapping[str, set[str] | None],
 ) -> str:
     """Render the lists of files that CMake includes.
 
-    The source of a composite is short: nearly all of its compile time is that of MLX's headers.
-    Packages with many compile several sources at once; others each by itself, so that an edit
-    compiles one.
+    Args:
+        made: The operators.
+        package: Their package.
+        paths: The generated files, relative to the output folder.
+        depends: The files that the generator read.
+        headers: The headers in csrc, each with all that it includes and itself; None if one source
+            cannot include it twice.
     """
-    composites = [p.name for p in made if p.composite]
-    size = max((GROUPS[many] for many in GROUPS if many <= len(composites)), default=0)
-    count = 1 << (len(composites) // size).bit_length() if size else 0
-    groups: list[list[str]] = [[] for _ in range(count)]
-    for name in composites if count else ():
-        groups[zlib.crc32(name.encode()) % count].append(f"src/{name}.cpp")
     return _render(
         "sources.cmake.j2",
         package,
@@ -500,8 +510,41 @@ def sources_cmake(
         python=[p for p in paths if p.startswith("python/")],
         rust=[p for p in paths if p.startswith("rust/")],
         depends=depends,
-        groups=groups,
+        groups=_groups(made, headers),
     )
+
+
+def _groups(made: Sequence[Pieces], headers: Mapping[str, set[str] | None]) -> dict[str, list[str]]:
+    """Return the operators whose sources are compiled as one, by the name of the group.
+
+    Most of the compile time of a short source is that of MLX's headers. Small packages compile each
+    source by itself, so that an edit compiles one. So do all packages for kernels over arrays and
+    for the functions of a header with a kernel by sign, or that includes one: these take longer
+    than MLX's headers.
+
+    A group has the same hand-written headers, so that the names in one header cannot clash with
+    those in another. A new operator changes one group, because the names of groups do not depend on
+    other groups.
+    """
+    slow = {header for p in made if p.by_sign for header in p.headers}
+    composites = COMPOSITES_IF_LARGE if _is_large(made) else COMPOSITES
+    families: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
+    for p in made:
+        own = tuple(header for header in p.headers if header in headers)
+        included = [headers[header] for header in own]
+        quick = p.composite or (p.elementwise and slow.isdisjoint(chain(*filter(None, included))))
+        if quick and None not in included:
+            families.setdefault((p.composite, own), []).append(p.name)
+    if sum(map(len, families.values())) < MANY:
+        return {}
+    groups: dict[str, list[str]] = {}
+    for (composite, own), family in families.items():
+        stem = "_".join(["composites" if composite else "kernels", *map(metal_stem, own)])
+        shards = sharded(family, composites if composite else KERNELS, str)
+        for i, names in enumerate(shards):
+            if len(names) > 1:
+                groups.setdefault(f"{stem}_{i}", names)
+    return groups
 
 
 def _is_large(made: Iterable[Pieces]) -> bool:

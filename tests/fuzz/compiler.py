@@ -8,7 +8,6 @@ The launches of Metal kernels are checked, too, against stubs/.
 from __future__ import annotations
 
 import importlib.util
-import re
 import shutil
 import subprocess
 import sysconfig
@@ -29,8 +28,6 @@ _HEADERS = """#define _METAL_ 1
 #include "mlxgen/op.h"
 #include "mlxgen/python.h"
 """
-# Names that every source defines in its unnamed namespace.
-_SHARED = re.compile(r"^const(?:expr)? [\w:* ]+?\b(k[A-Z]\w*)", re.MULTILINE)
 
 
 def _folder(package: str, *parts: str) -> str:
@@ -83,11 +80,7 @@ class Compiler:
             for source in sorted((package / "src").glob("*.cpp")):
                 if source.name == "module.cpp":
                     continue  # one per process; it does not depend on the kinds of entries
-                names = sorted(set(_SHARED.findall(source.read_text())))
-                mark = f"_{len(lines)}"
-                lines += [f"#define {name} {name}{mark}" for name in names]
                 lines.append(f'#include "{source}"')
-                lines += [f"#undef {name}" for name in names]
         unit = self.folder / "unit.cpp"
         unit.write_text("\n".join(lines) + "\n")
         includes = [f"-I{package / 'include'}" for package in packages]

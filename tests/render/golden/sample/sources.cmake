@@ -133,4 +133,5 @@ set(MLXGEN_DEPENDS
     "<project>/csrc/shared.h"
     "<project>/kernels/metal/kernels.metal"
 )
-set(MLXGEN_GROUPS 0)
+set(MLXGEN_GROUPS
+)

@@ -19,8 +19,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 // alpha * x + beta * y
 mx::array axpby_composite(
     const mx::array& x,
@@ -108,6 +106,7 @@ mx::array axpby(
     double beta,
     mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs =
       mlxgen::elementwise_inputs("axpby", kDtypes, {"x", "y"}, {x, y}, stream);
   return Axpby::make(std::move(inputs), stream, alpha, beta);

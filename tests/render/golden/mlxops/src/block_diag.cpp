@@ -12,23 +12,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{
-    {mx::bool_,
-     mx::uint8,
-     mx::uint16,
-     mx::uint32,
-     mx::uint64,
-     mx::int8,
-     mx::int16,
-     mx::int32,
-     mx::int64,
-     mx::float16,
-     mx::bfloat16,
-     mx::float32,
-     mx::float64,
-     mx::complex64},
-    mlxgen::Integers::keep};
-
 std::vector<mx::Shape> block_diag_shapes(const std::vector<mx::array>& arrays) {
   return {mx::Shape{
       mlxgen::to_int(
@@ -192,6 +175,22 @@ mx::array block_diag(
       "the arrays must have at most 2 axes.",
       mlxgen::given("arrays", arrays));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{
+      {mx::bool_,
+       mx::uint8,
+       mx::uint16,
+       mx::uint32,
+       mx::uint64,
+       mx::int8,
+       mx::int16,
+       mx::int32,
+       mx::int64,
+       mx::float16,
+       mx::bfloat16,
+       mx::float32,
+       mx::float64,
+       mx::complex64},
+      mlxgen::Integers::keep};
   auto dtype = kDtypes.resolve("block_diag", {{"arrays", arrays}});
   bool has_kernel = BlockDiag::dispatch.has_kernel(stream, dtype);
   std::vector<mx::array> inputs;

@@ -20,8 +20,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 class Digamma : public mlxgen::Elementwise<Digamma, 1, 1> {
  public:
   DEFINE_NAME(Digamma)
@@ -68,6 +66,7 @@ const mlxgen::Dispatch Digamma::dispatch(
 
 mx::array digamma(const mx::array& x, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs =
       mlxgen::elementwise_inputs("digamma", kDtypes, {"x"}, {x}, stream);
   return Digamma::make(std::move(inputs), stream);

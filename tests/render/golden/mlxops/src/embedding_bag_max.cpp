@@ -17,10 +17,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kIndicesDtypes{{mx::int32}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kOffsetsDtypes{{mx::int32}, mlxgen::Integers::keep};
-
 std::vector<mx::Shape> embedding_bag_max_shapes(
     const mx::array& weight,
     const mx::array& indices,
@@ -138,6 +134,11 @@ std::vector<mx::array> embedding_bag_max(
       "offsets must be (B,).",
       mlxgen::given("offsets", offsets));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kIndicesDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
+  static const mlxgen::DtypeRule kOffsetsDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
   auto dtype = kDtypes.resolve("embedding_bag_max", {{"weight", weight}});
   EmbeddingBagMax::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
@@ -164,16 +165,15 @@ std::vector<mx::array> embedding_bag_max(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "mlxops.embedding_bag_max",
-    metal_nn_embedding_bag,
-    "embedding_bag_max",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void EmbeddingBagMax::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "mlxops.embedding_bag_max",
+      metal_nn_embedding_bag,
+      "embedding_bag_max",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

@@ -18,10 +18,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kIndicesDtypes{{mx::int32}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kOffsetsDtypes{{mx::int32}, mlxgen::Integers::keep};
-
 std::vector<mx::Shape> embedding_bag_sample_vjp_shapes(
     const mx::array& indices) {
   return {indices.shape()};
@@ -151,6 +147,11 @@ mx::array embedding_bag_sample_vjp(
       mlxgen::given("cotangent", cotangent),
       mlxgen::given("offsets", offsets));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kIndicesDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
+  static const mlxgen::DtypeRule kOffsetsDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
   auto dtype = kDtypes.resolve(
       "embedding_bag_sample_vjp",
       {{"cotangent", cotangent}, {"weight", weight}});
@@ -179,16 +180,15 @@ mx::array embedding_bag_sample_vjp(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "mlxops.embedding_bag_sample_vjp",
-    metal_nn_embedding_bag,
-    "embedding_bag_sample_vjp",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void EmbeddingBagSampleVjp::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "mlxops.embedding_bag_sample_vjp",
+      metal_nn_embedding_bag,
+      "embedding_bag_sample_vjp",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

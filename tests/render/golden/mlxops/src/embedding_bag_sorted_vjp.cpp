@@ -16,12 +16,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kIndicesDtypes{{mx::int32}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kOrderDtypes{{mx::uint32}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kOffsetsDtypes{{mx::int32}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kPlacesDtypes{{mx::int32}, mlxgen::Integers::keep};
-
 std::vector<mx::Shape> embedding_bag_sorted_vjp_shapes(
     const mx::array& cotangent,
     int rows) {
@@ -197,6 +191,15 @@ mx::array embedding_bag_sorted_vjp(
       mlxgen::given("order", order),
       mlxgen::given("per_sample_weights", per_sample_weights));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kIndicesDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
+  static const mlxgen::DtypeRule kOrderDtypes{
+      {mx::uint32}, mlxgen::Integers::keep};
+  static const mlxgen::DtypeRule kOffsetsDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
+  static const mlxgen::DtypeRule kPlacesDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
   auto dtype = kDtypes.resolve(
       "embedding_bag_sorted_vjp",
       {{"cotangent", cotangent}, {"per_sample_weights", per_sample_weights}});
@@ -242,16 +245,15 @@ mx::array embedding_bag_sorted_vjp(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "mlxops.embedding_bag_sorted_vjp",
-    metal_nn_embedding_bag,
-    "embedding_bag_sorted_vjp",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void EmbeddingBagSortedVjp::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "mlxops.embedding_bag_sorted_vjp",
+      metal_nn_embedding_bag,
+      "embedding_bag_sorted_vjp",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

@@ -18,10 +18,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kIndicesDtypes{{mx::int32}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kOffsetsDtypes{{mx::int32}, mlxgen::Integers::keep};
-
 std::vector<mx::Shape> embedding_bag_sum_shapes(
     const mx::array& weight,
     const mx::array& indices,
@@ -183,6 +179,11 @@ mx::array embedding_bag_sum(
       mlxgen::given("indices", indices),
       mlxgen::given("per_sample_weights", per_sample_weights));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kIndicesDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
+  static const mlxgen::DtypeRule kOffsetsDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
   auto dtype = kDtypes.resolve(
       "embedding_bag_sum",
       {{"weight", weight}, {"per_sample_weights", per_sample_weights}});
@@ -214,16 +215,15 @@ mx::array embedding_bag_sum(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "mlxops.embedding_bag_sum",
-    metal_nn_embedding_bag,
-    "embedding_bag_sum",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void EmbeddingBagSum::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "mlxops.embedding_bag_sum",
+      metal_nn_embedding_bag,
+      "embedding_bag_sum",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

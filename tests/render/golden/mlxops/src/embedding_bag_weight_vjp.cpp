@@ -15,11 +15,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kIndicesDtypes{{mx::int32}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kOffsetsDtypes{{mx::int32}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kPlacesDtypes{{mx::int32}, mlxgen::Integers::keep};
-
 std::vector<mx::Shape> embedding_bag_weight_vjp_shapes(
     const mx::array& cotangent,
     int rows) {
@@ -239,6 +234,13 @@ mx::array embedding_bag_weight_vjp(
       mlxgen::given("indices", indices),
       mlxgen::given("per_sample_weights", per_sample_weights));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kIndicesDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
+  static const mlxgen::DtypeRule kOffsetsDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
+  static const mlxgen::DtypeRule kPlacesDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
   auto dtype = kDtypes.resolve(
       "embedding_bag_weight_vjp",
       {{"cotangent", cotangent}, {"per_sample_weights", per_sample_weights}});

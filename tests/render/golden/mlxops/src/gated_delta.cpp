@@ -18,12 +18,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kGDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kStateDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kMaskDtypes{{mx::bool_}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kCuSeqlensDtypes{{mx::int32}, mlxgen::Integers::keep};
-
 std::vector<mx::Shape> gated_delta_shapes(
     const mx::array& q,
     const mx::array& v) {
@@ -277,6 +271,13 @@ std::vector<mx::array> gated_delta(
       "cu_seqlens must have at least one number.",
       mlxgen::given("cu_seqlens", cu_seqlens));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kGDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kStateDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kMaskDtypes{
+      {mx::bool_}, mlxgen::Integers::keep};
+  static const mlxgen::DtypeRule kCuSeqlensDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
   auto dtype = kDtypes.resolve(
       "gated_delta", {{"q", q}, {"k", k}, {"v", v}, {"beta", beta}});
   GatedDelta::dispatch.require(
@@ -320,16 +321,15 @@ std::vector<mx::array> gated_delta(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "mlxops.gated_delta",
-    metal_nn_gated_delta,
-    "gated_delta",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {{64, 128, 256}});
-
 void GatedDelta::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "mlxops.gated_delta",
+      metal_nn_gated_delta,
+      "gated_delta",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {{64, 128, 256}});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

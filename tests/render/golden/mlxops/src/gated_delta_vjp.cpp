@@ -17,13 +17,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kGDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kStateDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kMaskDtypes{{mx::bool_}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kCuSeqlensDtypes{{mx::int32}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kGradLastDtypes{mlxgen::floating};
-
 std::vector<mx::Shape> gated_delta_vjp_shapes(
     const mx::array& q,
     const mx::array& v,
@@ -373,6 +366,14 @@ std::vector<mx::array> gated_delta_vjp(
       "cu_seqlens must have at least one number.",
       mlxgen::given("cu_seqlens", cu_seqlens));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kGDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kStateDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kMaskDtypes{
+      {mx::bool_}, mlxgen::Integers::keep};
+  static const mlxgen::DtypeRule kCuSeqlensDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
+  static const mlxgen::DtypeRule kGradLastDtypes{mlxgen::floating};
   auto dtype = kDtypes.resolve(
       "gated_delta_vjp",
       {{"q", q}, {"k", k}, {"v", v}, {"beta", beta}, {"grad_y", grad_y}});
@@ -438,16 +439,15 @@ std::vector<mx::array> gated_delta_vjp(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "mlxops.gated_delta_vjp",
-    metal_nn_gated_delta,
-    "gated_delta_vjp",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {{64, 128, 256}});
-
 void GatedDeltaVjp::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "mlxops.gated_delta_vjp",
+      metal_nn_gated_delta,
+      "gated_delta_vjp",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {{64, 128, 256}});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

@@ -19,8 +19,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 class HigherPolygamma : public mlxgen::Elementwise<HigherPolygamma, 1, 1> {
  public:
   DEFINE_NAME(HigherPolygamma)
@@ -86,6 +84,7 @@ const mlxgen::Dispatch HigherPolygamma::dispatch(
 
 mx::array higher_polygamma(int n, const mx::array& x, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs = mlxgen::elementwise_inputs(
       "higher_polygamma", kDtypes, {"x"}, {x}, stream);
   return HigherPolygamma::make(std::move(inputs), stream, n);

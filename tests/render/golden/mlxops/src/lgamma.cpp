@@ -20,8 +20,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 class Lgamma : public mlxgen::Elementwise<Lgamma, 1, 1> {
  public:
   DEFINE_NAME(Lgamma)
@@ -68,6 +66,7 @@ const mlxgen::Dispatch Lgamma::dispatch(
 
 mx::array lgamma(const mx::array& x, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs =
       mlxgen::elementwise_inputs("lgamma", kDtypes, {"x"}, {x}, stream);
   return Lgamma::make(std::move(inputs), stream);

@@ -12,9 +12,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kSegmentIdsDtypes{{mx::int32}, mlxgen::Integers::keep};
-
 std::vector<mx::Shape> segment_sum_shapes(
     const mx::array& x,
     int num_segments) {
@@ -167,6 +164,9 @@ mx::array segment_sum(
       "num_segments must not be negative.",
       mlxgen::given("num_segments", num_segments));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kSegmentIdsDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
   auto dtype = kDtypes.resolve("segment_sum", {{"x", x}});
   bool has_kernel = SegmentSum::dispatch.has_kernel(stream, dtype);
   std::vector<mx::array> inputs;

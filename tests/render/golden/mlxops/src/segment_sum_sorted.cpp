@@ -16,10 +16,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kSegmentIdsDtypes{{mx::int32}, mlxgen::Integers::keep};
-const mlxgen::DtypeRule kOrderDtypes{{mx::uint32}, mlxgen::Integers::keep};
-
 std::vector<mx::Shape> segment_sum_sorted_shapes(
     const mx::array& x,
     int num_segments) {
@@ -115,6 +111,11 @@ mx::array segment_sum_sorted(
       mlxgen::given("x", x),
       mlxgen::given("order", order));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kSegmentIdsDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
+  static const mlxgen::DtypeRule kOrderDtypes{
+      {mx::uint32}, mlxgen::Integers::keep};
   auto dtype = kDtypes.resolve("segment_sum_sorted", {{"x", x}});
   SegmentSumSorted::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
@@ -136,16 +137,15 @@ mx::array segment_sum_sorted(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "mlxops.segment_sum_sorted",
-    metal_segment,
-    "segment_sum_sorted",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void SegmentSumSorted::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "mlxops.segment_sum_sorted",
+      metal_segment,
+      "segment_sum_sorted",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

@@ -16,9 +16,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kCuSeqlensDtypes{{mx::int32}, mlxgen::Integers::keep};
-
 std::vector<mx::Shape> sequence_marks_shapes(
     const mx::array& like_arg,
     int axis) {
@@ -106,6 +103,9 @@ mx::array sequence_marks(
     bool reverse,
     mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kCuSeqlensDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
   auto dtype = kDtypes.resolve("sequence_marks", {{"like", like_arg}});
   SequenceMarks::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
@@ -124,16 +124,15 @@ mx::array sequence_marks(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "mlxops.sequence_marks",
-    metal_nn_sequences,
-    "sequence_marks",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void SequenceMarks::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "mlxops.sequence_marks",
+      metal_nn_sequences,
+      "sequence_marks",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

@@ -19,8 +19,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 // (sin(x), cos(x))
 std::vector<mx::array> sincos_composite(
     const mx::array& x,
@@ -88,6 +86,7 @@ const mlxgen::Dispatch Sincos::dispatch(
 
 std::vector<mx::array> sincos(const mx::array& x, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs =
       mlxgen::elementwise_inputs("sincos", kDtypes, {"x"}, {x}, stream);
   return Sincos::make(std::move(inputs), stream);

@@ -17,9 +17,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kLikeArgDtypes{mlxgen::floating};
-
 std::vector<mx::Shape> spread_parts_shapes(const mx::array& like_arg) {
   return {like_arg.shape()};
 }
@@ -85,6 +82,8 @@ mx::array spread_parts(
     const mx::array& like_arg,
     mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kLikeArgDtypes{mlxgen::floating};
   auto dtype = kDtypes.resolve("spread_parts", {{"sums", sums}});
   SpreadParts::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
@@ -102,16 +101,15 @@ mx::array spread_parts(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "mlxops.spread_parts",
-    metal_nn_sum_parts,
-    "spread_parts",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void SpreadParts::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "mlxops.spread_parts",
+      metal_nn_sum_parts,
+      "spread_parts",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

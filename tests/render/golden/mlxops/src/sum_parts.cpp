@@ -17,9 +17,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kXDtypes{mlxgen::floating};
-
 std::vector<mx::Shape> sum_parts_shapes(const mx::array& like_arg) {
   return {like_arg.shape()};
 }
@@ -87,6 +84,8 @@ const mlxgen::Dispatch SumParts::dispatch(
 mx::array
 sum_parts(const mx::array& x, const mx::array& like_arg, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kXDtypes{mlxgen::floating};
   auto dtype = kDtypes.resolve("sum_parts", {{"like", like_arg}});
   SumParts::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
@@ -103,16 +102,15 @@ sum_parts(const mx::array& x, const mx::array& like_arg, mx::StreamOrDevice s) {
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "mlxops.sum_parts",
-    metal_nn_sum_parts,
-    "sum_parts",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void SumParts::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "mlxops.sum_parts",
+      metal_nn_sum_parts,
+      "sum_parts",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

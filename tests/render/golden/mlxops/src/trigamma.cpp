@@ -20,8 +20,6 @@ namespace mlxops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 class Trigamma : public mlxgen::Elementwise<Trigamma, 1, 1> {
  public:
   DEFINE_NAME(Trigamma)
@@ -70,6 +68,7 @@ const mlxgen::Dispatch Trigamma::dispatch(
 
 mx::array trigamma(const mx::array& x, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs =
       mlxgen::elementwise_inputs("trigamma", kDtypes, {"x"}, {x}, stream);
   return Trigamma::make(std::move(inputs), stream);

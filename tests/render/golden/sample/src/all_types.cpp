@@ -11,8 +11,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 std::vector<mx::Shape> all_types_shapes(const mx::Shape& shape) {
   return {shape};
 }
@@ -134,6 +132,7 @@ mx::array all_types(
     mx::StreamOrDevice s) {
   mlxgen::choice("all_types", "mode", mode, {"p", "q"});
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto dtype = kDtypes.resolve("all_types", {{"x", x}});
   AllTypes::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;

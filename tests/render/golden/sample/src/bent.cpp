@@ -19,8 +19,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 class Bent : public mlxgen::Elementwise<Bent, 1, 1> {
  public:
   DEFINE_NAME(Bent)
@@ -76,6 +74,7 @@ const mlxgen::Dispatch Bent::dispatch(
 
 mx::array bent(const mx::array& x, double a, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs = mlxgen::elementwise_inputs("bent", kDtypes, {"x"}, {x}, stream);
   return Bent::make(std::move(inputs), stream, a);
 }

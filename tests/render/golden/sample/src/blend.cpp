@@ -19,8 +19,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 class Blend : public mlxgen::Elementwise<Blend, 2, 1> {
  public:
   DEFINE_NAME(Blend)
@@ -97,6 +95,7 @@ mx::array blend(
     mx::StreamOrDevice s) {
   mlxgen::choice("blend", "mode", mode, {"p", "q"});
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs =
       mlxgen::elementwise_inputs("blend", kDtypes, {"x", "y"}, {x, y}, stream);
   return Blend::make(std::move(inputs), stream, n, flip, mode);

@@ -12,11 +12,7 @@ MLXGEN_END_INLINED
 
 namespace ops {
 
-namespace {
-
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
-} // namespace
+namespace {} // namespace
 
 template <typename T>
 auto ByHand::element() const {
@@ -31,6 +27,7 @@ const mlxgen::Dispatch ByHand::dispatch(
 
 mx::array by_hand(const mx::array& x, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs =
       mlxgen::elementwise_inputs("by_hand", kDtypes, {"x"}, {x}, stream);
   return ByHand::make(std::move(inputs), stream);

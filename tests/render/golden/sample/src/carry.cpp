@@ -16,9 +16,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kStateDtypes{mlxgen::floating};
-
 std::vector<mx::Shape> carry_shapes(const mx::array& x) {
   return {x.shape(), x.shape()};
 }
@@ -99,6 +96,8 @@ std::vector<mx::array> carry(
     const std::optional<mx::array>& state,
     mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kStateDtypes{mlxgen::floating};
   auto dtype = kDtypes.resolve("carry", {{"x", x}});
   Carry::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
@@ -120,16 +119,15 @@ std::vector<mx::array> carry(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "ops.carry",
-    metal_kernels,
-    "carry",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void Carry::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "ops.carry",
+      metal_kernels,
+      "carry",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

@@ -16,8 +16,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{{mx::int32}, mlxgen::Integers::keep};
-
 std::vector<mx::Shape> count_bits_shapes() {
   return {mx::Shape{}};
 }
@@ -74,6 +72,7 @@ const mlxgen::Dispatch CountBits::dispatch(
 
 mx::array count_bits(const mx::array& x, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{{mx::int32}, mlxgen::Integers::keep};
   auto dtype = kDtypes.resolve("count_bits", {{"x", x}});
   CountBits::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
@@ -86,13 +85,11 @@ mx::array count_bits(const mx::array& x, mx::StreamOrDevice s) {
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Library kLibrary("ops.count_bits", [] {
-  return metal_kernels;
-});
-
 void CountBits::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Library kLibrary(
+      "ops.count_bits", [] { return metal_kernels; });
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

@@ -15,8 +15,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 class Cube : public mlxgen::Elementwise<Cube, 1, 1> {
  public:
   DEFINE_NAME(Cube)
@@ -80,6 +78,7 @@ const mlxgen::Dispatch Cube::dispatch(
 
 mx::array cube(const mx::array& x, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs = mlxgen::elementwise_inputs("cube", kDtypes, {"x"}, {x}, stream);
   return Cube::make(std::move(inputs), stream);
 }

@@ -14,8 +14,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 class Gain : public mlxgen::Elementwise<Gain, 1, 1> {
  public:
   DEFINE_NAME(Gain)
@@ -56,6 +54,7 @@ const mlxgen::Dispatch Gain::dispatch(
 
 mx::array gain(const mx::array& x, double gain, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs = mlxgen::elementwise_inputs("gain", kDtypes, {"x"}, {x}, stream);
   return Gain::make(std::move(inputs), stream, gain);
 }

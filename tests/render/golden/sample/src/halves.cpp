@@ -11,8 +11,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 std::vector<mx::Shape> halves_shapes(const mx::array& x) {
   return {
       x.shape(),
@@ -71,6 +69,7 @@ std::vector<mx::array> halves(const mx::array& x, mx::StreamOrDevice s) {
       "x must have columns.",
       mlxgen::given("x", x));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto dtype = kDtypes.resolve("halves", {{"x", x}});
   Halves::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;

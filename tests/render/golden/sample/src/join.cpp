@@ -11,8 +11,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 std::vector<mx::Shape> join_shapes(const std::vector<mx::array>& xs) {
   return {mx::Shape{
       mlxgen::to_int(mlxgen::sum(mlxgen::map(xs, [&](const mx::array& _each_x) {
@@ -82,6 +80,7 @@ const mlxgen::Dispatch Join::dispatch(
 
 mx::array join(const std::vector<mx::array>& xs, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto dtype = kDtypes.resolve("join", {{"xs", xs}});
   Join::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;

@@ -16,8 +16,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 std::vector<mx::Shape> masked_shapes(const mx::array& x) {
   return {x.shape()};
 }
@@ -173,6 +171,7 @@ mx::array masked(
       mlxgen::given("mask_mode", mask_mode),
       mlxgen::given("mask", mask));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto dtype = kDtypes.resolve("masked", {{"x", x}, {"mask", mask}});
   bool has_kernel = Masked::dispatch.has_kernel(stream, dtype);
   std::vector<mx::array> inputs;
@@ -191,16 +190,15 @@ mx::array masked(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "ops.masked",
-    metal_kernels,
-    "masked",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void Masked::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "ops.masked",
+      metal_kernels,
+      "masked",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

@@ -16,8 +16,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 std::vector<mx::Shape> norm_shapes(const mx::array& x) {
   return {x.shape(), mlxgen::slice(x.shape(), std::nullopt, -1)};
 }
@@ -129,6 +127,7 @@ std::vector<mx::array> norm(
       mlxgen::given("x", x),
       mlxgen::given("weight", weight));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto dtype = kDtypes.resolve("norm", {{"x", x}, {"weight", weight}});
   bool has_kernel = Norm::dispatch.has_kernel(stream, dtype);
   std::vector<mx::array> inputs;
@@ -148,16 +147,15 @@ std::vector<mx::array> norm(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "ops.norm",
-    metal_kernels,
-    "norm",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void Norm::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "ops.norm",
+      metal_kernels,
+      "norm",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

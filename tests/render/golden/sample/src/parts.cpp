@@ -19,8 +19,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 // (x - a, x + a)
 std::vector<mx::array>
 parts_composite(const mx::array& x, double a, mx::StreamOrDevice s) try {
@@ -86,6 +84,7 @@ const mlxgen::Dispatch Parts::dispatch(
 std::vector<mx::array>
 parts(const mx::array& x, double a, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs =
       mlxgen::elementwise_inputs("parts", kDtypes, {"x"}, {x}, stream);
   return Parts::make(std::move(inputs), stream, a);

@@ -19,8 +19,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 class Powers : public mlxgen::Elementwise<Powers, 1, 2> {
  public:
   DEFINE_NAME(Powers)
@@ -74,6 +72,7 @@ const mlxgen::Dispatch Powers::dispatch(
 
 std::vector<mx::array> powers(const mx::array& x, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs =
       mlxgen::elementwise_inputs("powers", kDtypes, {"x"}, {x}, stream);
   return Powers::make(std::move(inputs), stream);

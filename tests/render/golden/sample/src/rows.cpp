@@ -14,8 +14,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 std::vector<mx::Shape> rows_shapes(const mx::array& x) {
   return {x.shape()};
 }
@@ -72,6 +70,7 @@ const mlxgen::Dispatch Rows::dispatch(
 
 mx::array rows(const mx::array& x, int n, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto dtype = kDtypes.resolve("rows", {{"x", x}});
   bool has_kernel =
       Rows::dispatch.has_kernel(stream, dtype, [&]() -> mlxgen::Needs {
@@ -90,16 +89,15 @@ mx::array rows(const mx::array& x, int n, mx::StreamOrDevice s) {
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "ops.rows",
-    metal_kernels,
-    "rows",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {{8, 16}, {1}});
-
 void Rows::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "ops.rows",
+      metal_kernels,
+      "rows",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {{8, 16}, {1}});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

@@ -19,8 +19,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating, mlxgen::Integers::error};
-
 // a * x
 mx::array
 scale_composite(const mx::array& x, double a, mx::StreamOrDevice s) try {
@@ -87,6 +85,8 @@ const mlxgen::Dispatch Scale::dispatch(
 
 mx::array scale(const mx::array& x, double a, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{
+      mlxgen::floating, mlxgen::Integers::error};
   auto inputs =
       mlxgen::elementwise_inputs("scale", kDtypes, {"x"}, {x}, stream);
   return Scale::make(std::move(inputs), stream, a);

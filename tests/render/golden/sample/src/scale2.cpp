@@ -14,8 +14,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 class Scale2 : public mlxgen::Elementwise<Scale2, 1, 1> {
  public:
   DEFINE_NAME(Scale2)
@@ -72,6 +70,7 @@ const mlxgen::Dispatch Scale2::dispatch(
 
 mx::array scale2(const mx::array& x, double a, double b, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs =
       mlxgen::elementwise_inputs("scale2", kDtypes, {"x"}, {x}, stream);
   return Scale2::make(std::move(inputs), stream, a, b);

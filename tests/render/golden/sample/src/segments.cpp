@@ -16,9 +16,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-const mlxgen::DtypeRule kIdsDtypes{{mx::int32}, mlxgen::Integers::keep};
-
 std::vector<mx::Shape> segments_shapes(const mx::array& x, int count) {
   return {mlxgen::concat(mx::Shape{count}, mlxgen::slice(x.shape(), 1))};
 }
@@ -96,6 +93,9 @@ mx::array segments(
       mlxgen::given("ids", ids),
       mlxgen::given("count", count));
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
+  static const mlxgen::DtypeRule kIdsDtypes{
+      {mx::int32}, mlxgen::Integers::keep};
   auto dtype = kDtypes.resolve("segments", {{"x", x}});
   Segments::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
@@ -113,16 +113,15 @@ mx::array segments(
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "ops.segments",
-    metal_kernels,
-    "segments",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void Segments::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "ops.segments",
+      metal_kernels,
+      "segments",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }

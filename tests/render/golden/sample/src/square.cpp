@@ -19,8 +19,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 class Square : public mlxgen::Elementwise<Square, 1, 1> {
  public:
   DEFINE_NAME(Square)
@@ -63,6 +61,7 @@ const mlxgen::Dispatch Square::dispatch(
 
 mx::array square(const mx::array& x, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs =
       mlxgen::elementwise_inputs("square", kDtypes, {"x"}, {x}, stream);
   return Square::make(std::move(inputs), stream);

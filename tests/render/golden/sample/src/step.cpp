@@ -14,8 +14,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 class Step : public mlxgen::Elementwise<Step, 1, 1> {
  public:
   DEFINE_NAME(Step)
@@ -50,6 +48,7 @@ const mlxgen::Dispatch Step::dispatch(
 
 mx::array step(const mx::array& x, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto inputs = mlxgen::elementwise_inputs("step", kDtypes, {"x"}, {x}, stream);
   return Step::make(std::move(inputs), stream);
 }

@@ -16,8 +16,6 @@ namespace ops {
 
 namespace {
 
-const mlxgen::DtypeRule kDtypes{mlxgen::floating};
-
 std::vector<mx::Shape> total_shapes() {
   return {mx::Shape{}};
 }
@@ -75,6 +73,7 @@ const mlxgen::Dispatch Total::dispatch(
 
 mx::array total(const mx::array& x, mx::StreamOrDevice s) {
   auto stream = mx::to_stream(s);
+  static const mlxgen::DtypeRule kDtypes{mlxgen::floating};
   auto dtype = kDtypes.resolve("total", {{"x", x}});
   Total::dispatch.require(stream, dtype);
   std::vector<mx::array> inputs;
@@ -86,16 +85,15 @@ mx::array total(const mx::array& x, mx::StreamOrDevice s) {
 }
 
 #ifdef _METAL_
-const mlxgen::metal::Template kLibrary(
-    "ops.total",
-    metal_kernels,
-    "total",
-    {mx::float16, mx::bfloat16, mx::float32},
-    {});
-
 void Total::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  static const mlxgen::metal::Template kLibrary(
+      "ops.total",
+      metal_kernels,
+      "total",
+      {mx::float16, mx::bfloat16, mx::float32},
+      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
