@@ -66,7 +66,7 @@ def read_arguments(context: Context) -> Arguments:
 def _check_axes(context: Context, arguments: Arguments) -> None:
     """Report invalid axes, and axes whose size cannot be inferred."""
     axes, by_name = context.axes, arguments.by_name
-    outputs = context.output_names if context.form is Form.KERNELS else []
+    outputs = [o.name for o in context.signature.outputs if o.type.kind is Kind.ARRAY]
     shapes, seen = context.keys("shape"), set[str]()
     for name, key, at in listed(context.raw.axes):
         path, p = ("axes", key), by_name.get(name)
@@ -77,9 +77,6 @@ def _check_axes(context: Context, arguments: Arguments) -> None:
         if p and p.type.kind is not Kind.ARRAY:
             kind = with_article(p.type)
             context.error("axes_of_other", path, key=True, at=at, name=name, kind=kind)
-            continue
-        if name in context.output_names and not outputs:
-            context.error("axes_of_output", path, key=True, at=at, name=name)
             continue
         arrays = [p.name for p in arguments.arrays if not p.is_list]
         if not context.is_known("unknown_in_axes", name, [*arrays, *outputs], path, at=at):

@@ -28,7 +28,7 @@ DEEPEST = 10  # nested submodules, each a folder
 _FORM_KEYS = frozenset(
     {"dispatch", "composite", "cpp", "axes", "shape", "dtype", "dtypes", "manual"}
 )
-_KERNEL_KEYS = ("shape", "dtype", "integers", "vmap", "jvp", "manual")
+_KERNEL_KEYS = ("integers", "vmap", "jvp", "manual")
 
 # The keys whose signature has the names of the arguments.
 _WITH_ARGUMENTS = ("signature", "python_signature", "cpp_signature")

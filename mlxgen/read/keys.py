@@ -140,13 +140,13 @@ class OpEntry(Model):
         "Vectorization rule; elementwise or sequential if absent."
     )
     axes: dict[str, Text] = key(
-        "Named axes such as `B T D`: checked for arguments, define the shapes of outputs.", {}
+        "Named axes such as `B T D`: checked for arguments, the shapes of outputs.", {}
     )
     shape: Formula | Annotated[dict[str, Formula], Field(min_length=1)] | None = key(
-        "Output shape, or one per output; makes the kernels non-elementwise."
+        "Output shape, or one per output; makes kernels non-elementwise, describes a composite."
     )
     dtype: Formula | dict[str, Formula] | None = key(
-        "Output dtype, or one per output; the promoted dtype if absent."
+        "Output dtype, or one per output; the promoted dtype if absent. Describes a composite."
     )
     dtypes: (
         Names | dict[str, Names] | Annotated[list[dict[str, Names]], Field(min_length=1)] | None

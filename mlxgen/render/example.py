@@ -19,8 +19,7 @@ from ..model.signature import quoted
 
 def example(op: Op, package: str) -> list[str]:
     """Return the lines of the example; none if Python cannot call it, or if it needs a sample."""
-    callable = op.arguments.arrays and not op.entry.internal
-    if not (callable and (op.entry.samples or op.broadcasts)):
+    if op.entry.internal or not (op.entry.samples or op.broadcasts):
         return []
     sample = op.entry.samples[0] if op.entry.samples else {}
     rules = {p.name: rule for rule in op.dtype_rules for p in rule.params}

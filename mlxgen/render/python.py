@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -73,6 +74,13 @@ def type_dict(type: Type) -> Mapping[str, Any]:
     return given
 
 
+def _described(op: Op, i: int) -> dict[str, str]:
+    """Return the rules of a composite's result, with which the generated checks compare it."""
+    of = {"shape": op.output_rules.shapes, "dtype": op.output_rules.dtypes}
+    rules = [(key, each[i]) for key, each in of.items() if each and not op.has_primitive]
+    return {key: ast.unparse(rule.tree) for key, rule in rules if rule and rule.tree}
+
+
 def op_dict(op: Op) -> dict[str, Any]:
     """Return an operator as data for ``ops.json`` and ``mlxgen diff``."""
     return {
@@ -104,7 +112,8 @@ def op_dict(op: Op) -> dict[str, Any]:
         ],
         "outputs": [
             {"name": o.name, "type": o.type.python, "resolved": type_dict(o.type)}
-            for o in op.outputs
+            | _described(op, i)
+            for i, o in enumerate(op.outputs)
         ],
         "pure": op.pure,
         "axes": {name: [list(terms) for terms in of] for name, of in op.axes.items()},

@@ -107,27 +107,21 @@ def _facts(op: Op, i: int) -> Iterator[tuple[str, str]]:
         yield (" of the common shape", "") if several else (" of the shape of ", arrays[0].name)
     facts = op.forward.expr.facts if op.forward.expr is not None else ()
     if dtype is not None:
-        yield (
-            (f", of dtype {SUMS}", "") if dtype.text == ACCUMULATOR else (", of dtype ", dtype.text)
-        )
+        words, code = (SUMS, "") if dtype.text == ACCUMULATOR else ("", dtype.text)
+        yield f", of dtype {words}", code
     elif op.has_primitive and group is not None:
-        several = len(group.params) > 1
-        yield (", of the promoted dtype", "") if several else (", of the dtype of ", arrays[0].name)
+        first, *others = group.params
+        yield (", of the promoted dtype", "") if others else (", of the dtype of ", first.name)
     elif i < len(facts) and facts[i].dtype in DTYPES:
         yield ", of dtype ", facts[i].dtype
 
 
-class DocumentedDtypes(NamedTuple):
-    """The dtypes of arguments; those of one item are promoted together, or not promoted."""
+def argument_dtypes(op: Op) -> list[tuple[list[str], Sequence[str], str]]:
+    """Return arrays with their dtypes, and text about these or in place of them.
 
-    names: list[str]
-    dtypes: Sequence[str]  # empty if the text describes them
-    text: str
-
-
-def argument_dtypes(op: Op) -> list[DocumentedDtypes]:
-    """Return the dtypes of an operator's arrays."""
-    found: dict[tuple[object, ...], DocumentedDtypes] = {}
+    The arrays of one item are promoted together, or none is promoted.
+    """
+    found: dict[tuple[Sequence[str], str, str], list[str]] = {}
     rules = {p.name: rule for rule in op.dtype_rules for p in rule.params}
     for p in op.arguments.arrays:
         rule, group, dtypes = rules.get(p.name), "", tuple[str, ...]()
@@ -135,19 +129,15 @@ def argument_dtypes(op: Op) -> list[DocumentedDtypes]:
         if rule is not None and rule.dtypes != DTYPES and p.dtype != ACCUMULATOR:
             group, dtypes = rule.name * rule.promotes, rule.dtypes
             text = INTEGERS.get(rule.integers, "") if group and op.has_primitive else ""
-        one = DocumentedDtypes([], dtypes, text)
-        found.setdefault((group, dtypes, text), one).names.append(p.name)
-    return [*found.values()]
+        found.setdefault((dtypes, text, group), []).append(p.name)
+    return [(names, dtypes, text) for (dtypes, text, _), names in found.items()]
 
 
 def errors(op: Op) -> list[str]:
     """Return the rules for arguments; a call that breaks one raises ``ValueError``."""
-    found = ["Arrays must have the shapes and dtypes above."]
-    if not (op.dtype_rules or any(check.array for check in op.checks)):
-        found.clear()
-    found += ["The shapes must be broadcastable."] * (
-        op.broadcasts and len(op.arguments.arrays) > 1
-    )
+    limited, several = any(check.array for check in op.checks), len(op.arguments.arrays) > 1
+    found = ["Arrays must have the shapes and dtypes above."] * bool(op.dtype_rules or limited)
+    found += ["The shapes must be broadcastable."] * (op.broadcasts and several)
     found += [check.message for check in op.checks if not check.array]
     none = [p for g in op.derivatives.grads if g.kind is GradKind.NONE for p in g.params]
     if names := [p.name for p in none if not p.integral]:
@@ -186,17 +176,6 @@ class Reference:
     def summary(self) -> str:
         """The first paragraph of the documentation, on one line."""
         return markdown(" ".join((self.entry.doc or "").strip().partition("\n\n")[0].split()))
-
-    @property
-    def aliases(self) -> list[str]:
-        """The other names in Python."""
-        return [*self.op.paths[1:]]
-
-    @property
-    def returns(self) -> str:
-        """The documentation of several results as a whole."""
-        returns = self.entry.returns
-        return returns if isinstance(returns, str) and not self.op.single else ""
 
     @property
     def cotangents(self) -> list[str]:

@@ -688,6 +688,24 @@ def _check_sample(s: Subject) -> None:
         given = textwrap.shorten(str(dict(s.case.sample) or "the default one"), 300)
         op = s.op["python_name"]
         raise AssertionError(f"[{op}] sample {s.number} ({given}) cannot be used: {s.problem}")
+    is_described = any({"shape", "dtype"} & output.keys() for output in s.op["outputs"])
+    for name in ("float32", "float16") if is_described else ():
+        if s.has_dtype(name):
+            _check_described(s, s.draw(getattr(mx, name)))
+
+
+def _check_described(s: Subject, arrays: Arrays) -> None:
+    """Compare the results of a composite with the shapes and dtypes that the entry declares."""
+    values = s.defaults | s.keywords(arrays)
+    names = {**FORMULA_NAMES, "accumulator": mx.float32, **values}
+    names |= lengths_of(s.op["lengths"], values)
+    for output, result in zip(s.op["outputs"], s.function(*arrays), strict=False):
+        for of, got in (("shape", list(result.shape)), ("dtype", result.dtype)):
+            if of in output:
+                wanted = eval(formula_code(output[of])[0], names)
+                wanted = list(wanted) if of == "shape" else wanted
+                about = f"[{s.path}] the {of} of {output['name']} is {got}, but the entry declares"
+                assert got == wanted, f"{about} {output[of]}, which is {wanted}"
 
 
 def _check_forward(s: Subject) -> None:

@@ -19,6 +19,8 @@ from mlxgen.render.files import docstring
 from mlxgen.render.reference import Reference
 
 ROOT = Path(__file__).parents[2]
+SHAPE = r"\bshapes?\b"
+DTYPE = r"\b(dtype|bool_?|u?int\d+|b?float\d+|complex64|any)\b"
 
 
 def documented():
@@ -37,6 +39,30 @@ OPS = list(documented())
 each = pytest.mark.parametrize(("op", "sections"), OPS, ids=[op.name for op, _ in OPS])
 
 
+def items(section):
+    """The items of a section, each on one line, by name."""
+    found = re.split(r"^    (?! )", section, flags=re.MULTILINE)[1:]
+    return {" ".join(item.split()).partition(" (")[0]: " ".join(item.split()) for item in found}
+
+
+@each
+def test_arrays_have_shapes_and_dtypes(op, sections):
+    args, dtypes = items(sections["Args"]), " ".join(sections["Dtypes"].split())
+    for p in op.arguments.arrays:
+        assert re.search(SHAPE, args[p.name]), args[p.name]
+        assert re.search(rf"\b{p.name}\b.*: .*{DTYPE}", dtypes), p.name
+
+
+@each
+def test_results_have_shapes_and_dtypes(op, sections):
+    text = " ".join(sections["Returns"].split())
+    results = text.split("; ") if len(op.outputs) > 1 else [text]
+    assert len(results) == len(op.outputs)
+    for result in results:
+        assert re.search(SHAPE, result), result
+        assert re.search(DTYPE, result), result
+
+
 @each
 def test_errors(op, sections):
     messages = [check.message for check in op.checks if not check.array]
@@ -47,10 +73,11 @@ def test_errors(op, sections):
 
 @each
 def test_example(op, sections):
-    """The example runs, and its results can be computed."""
+    """The example runs, shows shapes for which the entry has rules, and can be computed."""
     names, out = {}, io.StringIO()
     example = doctest.DocTestParser().get_doctest(sections["Example"], names, op.path, None, None)
     runner = doctest.DocTestRunner(verbose=False)
     runner.run(example, out=out.write, clear_globs=False)
     assert not runner.failures, out.getvalue()
     mx.eval([example.globs[output.name] for output in op.outputs])
+    assert bool(example.examples[-1].want) == bool(op.broadcasts or op.output_rules.shapes)

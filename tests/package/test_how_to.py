@@ -24,11 +24,12 @@ from builds import run
 from mlxops import special
 
 import mlxgen
-from mlxgen.diagnostics import install, sections
-from mlxgen.emulator import load_metal
+from mlxgen.diagnostics import Diagnostics, install, sections
+from mlxgen.emulator import EmulationError, load_metal
 from mlxgen.package import backend, compat
 from mlxgen.package.backend import tomllib
 from mlxgen.read.settings import KEYS
+from mlxgen.read.settings import load as load_settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -185,6 +186,13 @@ def test_single_kernel(folder: Path) -> None:
     (kernel,) = (code for _, code in blocks("test-metal", "cpp"))
     reader.cpp(kernel)
     reader.python(blocks("test-metal", "python")[-1][1])
+    # The report on that page: more threads than elements.
+    (shown,) = (code for _, code in blocks("test-metal", "text") if "outside" in code)
+    library, x = reader.names["library"], reader.names["x"]
+    arrays = [x, np.empty(128, np.float32), np.float32(2)]
+    with pytest.raises(EmulationError) as error:
+        library.run("scale_float32", arrays, grid=(128,), threadgroup=(32,), outputs=[1])
+    assert str(error.value) == unwrapped(shown)
 
 
 def test_mistake() -> None:
@@ -206,10 +214,30 @@ def test_installation() -> None:
     assert version == f"mlxgen, version {mlxgen.__version__}\n"
 
 
-def test_settings() -> None:
-    """settings.md lists all settings."""
+def test_settings(folder: Path) -> None:
+    """settings.md lists all settings with their defaults, and settings of mlxops."""
     text = (DOCS / "settings.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == [*KEYS]
+    (folder / "mlx_ops.yaml").write_text("", encoding="utf-8")
+    (folder / "python" / "my_ops").mkdir(parents=True)
+    (folder / "python" / "my_ops" / "__init__.py").touch()
+    (folder / "pyproject.toml").write_text('[project]\nname = "my-ops"\n[tool.mlxgen]\n')
+    diags = Diagnostics()
+    found = load_settings(folder, diags)
+    assert found is not None, diags.render_text()
+    defaults = re.findall(r"^\| `(\w+)` \| `(\W.*?)` \|", text, re.MULTILINE)
+    assert [name for name, _ in defaults] == ["yaml", "csrc", "metal", "python", "docs", "tests"]
+    for name, default in defaults:
+        value, shown = getattr(found, name), tomllib.loads(f"x = {default}")["x"]
+        values = [value] if isinstance(value, Path) else value
+        paths = [shown] if isinstance(shown, str) else shown
+        assert [*map(found.relative, values)] == [p.replace("<name>", found.name) for p in paths]
+    assert (found.name, found.namespace, found.uses, found.languages) == (
+        "my_ops",
+        "my_ops",
+        (),
+        (),
+    )
     project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))
     (example,) = (code for _, code in blocks("settings", "toml") if "mlxops" in code)
     shown = tomllib.loads(example)["tool"]["mlxgen"]

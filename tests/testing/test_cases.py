@@ -422,6 +422,27 @@ def test_what_an_operator_cannot_do_is_not_tested(package):
     assert not tests.keys() & {"test_vjp", "test_second", "test_jvp", "test_layouts_vjp"}
 
 
+@pytest.mark.parametrize(
+    ("rules", "problem"),
+    [
+        ({"shape": "x.shape[:-1] + [D]", "dtype": "x.dtype"}, ""),
+        ({"shape": "x.shape[1:]"}, r"shape of out is \[3, 4\], but .* x.shape\[1:\], .* \[4\]"),
+        ({"dtype": "accumulator"}, "dtype of out is mlx.core.float16, but"),
+    ],
+)
+def test_declared_results_of_composites(package, rules, problem):
+    """A declared dtype must also be right for other dtypes than float32."""
+    known = {"composite": "sin(x)", "form": "composite", "lengths": {"D": ["x", 1]}}
+    declared = op("hidden", X, **known, outputs=[{"name": "out", **rules}])
+    found = cases.Subject(package, declared, cases.case(package.hidden), 0)
+    check = cases.CHECKS["sample"][0]
+    if not problem:
+        check(found)
+        return
+    with pytest.raises(AssertionError, match=problem):
+        check(found)
+
+
 def test_what_has_a_gradient_is_tested(package):
     s = subject(package, "half_refuses")
     assert s.argnums() == [0, 1]

@@ -199,7 +199,7 @@ void bind_0(nb::module_& root) {
         As ``scipy.linalg.block_diag``: an array of one axis is a row, a scalar is a 1 x 1 matrix.
 
         Args:
-            arrays (list(array)): Arrays of at most two axes.
+            arrays (list(array)): Arrays of the shapes (m, n), (n,) or ().
 
         Returns:
             array of shape [sum(a.shape[0] if a.ndim == 2 else 1 for a in arrays), sum(1 if
@@ -508,7 +508,8 @@ void bind_0(nb::module_& root) {
               Default: ``"mean"``.
 
         Returns:
-            array: A row for each bag, ``(B, D)``.
+            array of shape [indices.shape[0] if offsets is None else offsets.shape[0], D]: A row
+              for each bag, of the promoted dtype of weight and per_sample_weights.
 
         Dtypes:
             weight, indices, offsets, per_sample_weights: any
@@ -526,6 +527,8 @@ void bind_0(nb::module_& root) {
             >>> weight = mx.linspace(-2, 2, 15).reshape(5, 3)
             >>> indices = mx.array([[0, 2], [4, 4], [2, 1]], mx.int32)
             >>> out = mlxops.nn.embedding_bag(weight, indices)
+            >>> out.shape
+            (3, 3)
       )pbdoc"));
 }
 

@@ -17,7 +17,7 @@ namespace mx = mlx::core;
  *
  * Arguments:
  *
- * - ``arrays``: Arrays of at most two axes.
+ * - ``arrays``: Arrays of the shapes (m, n), (n,) or ().
  */
 MLXOPS_API mx::array block_diag(
     const std::vector<mx::array>& arrays,

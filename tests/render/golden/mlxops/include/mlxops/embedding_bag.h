@@ -29,7 +29,8 @@ namespace mx = mlx::core;
  *   indices, for the mode ``sum``.
  * - ``mode``: The reduction of a bag's rows.
  *
- * Returns A row for each bag, ``(B, D)``.
+ * Returns A row for each bag, of the promoted dtype of weight and
+ * per_sample_weights.
  */
 MLXOPS_API mx::array embedding_bag(
     const mx::array& weight,

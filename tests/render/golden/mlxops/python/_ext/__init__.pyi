@@ -92,7 +92,7 @@ def block_diag(arrays: Sequence[scalar | array], *, stream: StreamOrDevice = Non
     As ``scipy.linalg.block_diag``: an array of one axis is a row, a scalar is a 1 x 1 matrix.
 
     Args:
-        arrays (list(array)): Arrays of at most two axes.
+        arrays (list(array)): Arrays of the shapes (m, n), (n,) or ().
 
     Returns:
         array of shape [sum(a.shape[0] if a.ndim == 2 else 1 for a in arrays), sum(1 if

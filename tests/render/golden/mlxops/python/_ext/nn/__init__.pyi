@@ -100,7 +100,8 @@ def embedding_bag(weight: array, indices: array, offsets: array | None = None, p
           Default: ``"mean"``.
 
     Returns:
-        array: A row for each bag, ``(B, D)``.
+        array of shape [indices.shape[0] if offsets is None else offsets.shape[0], D]: A row
+          for each bag, of the promoted dtype of weight and per_sample_weights.
 
     Dtypes:
         weight, indices, offsets, per_sample_weights: any
@@ -118,4 +119,6 @@ def embedding_bag(weight: array, indices: array, offsets: array | None = None, p
         >>> weight = mx.linspace(-2, 2, 15).reshape(5, 3)
         >>> indices = mx.array([[0, 2], [4, 4], [2, 1]], mx.int32)
         >>> out = mlxops.nn.embedding_bag(weight, indices)
+        >>> out.shape
+        (3, 3)
     """
