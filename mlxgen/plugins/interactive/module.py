@@ -27,8 +27,9 @@ from pathlib import Path
 from ...command import generate as generator
 from ...command.operators import plain_settings, settings_of
 from ...diagnostics import Diagnostic, Diagnostics, Related, Span
-from ...package import compat, probe, toolchain
+from ...package import compat, toolchain
 from ...package.cache import Cache, folder
+from ...package.process import found_toolchain, link, local_folder, obtain_common
 from ...package.toolchain import BuildError
 from ...package.uses import Compiled, compiled
 from ...read.settings import PATHS, Settings
@@ -89,11 +90,6 @@ def build(request: Request, key: str, name: str, say: Say) -> Path:
             raise LoadError(f"the operators could not be built: {error}") from None
 
 
-def _fetch(name: str, release: str, say: Say) -> Path:
-    say(f"fetching {name} {release}, which matches the installed MLX")
-    return toolchain.fetch(name, release, local_folder())
-
-
 # Imports a package in its own process and prints "imported" at the end.
 _TRY = """
 import json, os, sys
@@ -144,14 +140,6 @@ def _try_import(name: str, package: Path) -> None:
 
 
 @functools.cache
-def local_folder() -> Path:
-    """Return a folder for this process, for use if the cache is not writable."""
-    folder = Path(tempfile.mkdtemp(prefix="mlxgen-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-@functools.cache
 def start_precompile(emulated: bool = False) -> subprocess.Popen[bytes] | None:
     """Precompile the headers in another process, for the next operators.
 
@@ -190,32 +178,6 @@ def precompile(emulated: bool = False) -> None:
     obtain_common(found_toolchain(say), say, precompile=True, emulated=emulated)
 
 
-def found_toolchain(say: Say) -> compat.Toolchain:
-    """Return MLX and the nanobind that matches it."""
-    return compat.find(lambda name, release: _fetch(name, release, say))
-
-
-def obtain_common(
-    found: compat.Toolchain, say: Say, precompile: bool, emulated: bool = False
-) -> toolchain.Common:
-    """Return the shared toolchain, built if necessary."""
-    machine = probe.to_cmake(probe.of_machine(found))
-    given = {"CMAKE_BUILD_TYPE": "Release"}
-    if emulated:
-        given["MLXGEN_EMULATE_METAL"] = "ON"
-    if os.environ.get("CXX") is None and "CMAKE_TOOLCHAIN_FILE" not in os.environ:
-        # Like scikit-build-core, use the compiler that Python was built with.
-        usual = (sysconfig.get_config_var("CXX") or "").partition(" ")[0]
-        paths = map(shutil.which, filter(None, (usual, "c++", "g++", "clang++")))
-        if path := next(filter(None, paths), None):
-            given["CMAKE_CXX_COMPILER"] = path
-            given["CMAKE_CXX_FLAGS"] = os.environ.get("CXXFLAGS", "")
-    once = functools.partial(say, once=True)
-    return toolchain.obtain(
-        found, machine, given, toolchain.tools, local_folder(), once, precompile=precompile
-    )
-
-
 def _about(request: Request) -> str:
     if request.file is not None:
         return str(request.file)
@@ -233,28 +195,6 @@ def include_flags(
         *(one.include for one in used),
     ]
     return [f"-I{path}" for path in folders]
-
-
-def link(
-    common: toolchain.Common,
-    found: compat.Toolchain,
-    objects: Iterable[str],
-    used: Iterable[Compiled],
-    made: Path,
-) -> None:
-    """Link the extension of the package in the folder ``made`` from objects and archives."""
-    module = made / f"_ext{sysconfig.get_config_var('EXT_SUFFIX')}"
-    of_used = [one.library for one in used if one.library]
-    libraries = [*of_used, *sorted((found.mlx / "lib").glob("libmlx.*"))[:1]]
-    toolchain.run(
-        [
-            *(*common.link, "-o", str(module), *objects),
-            *map(str, libraries),
-            f"-Wl,-rpath,{found.mlx_core.parent / 'lib'}",
-            *(f"-Wl,-rpath,{library.parent}" for library in of_used),
-        ]
-    )
-    compat.compare(found.mlx_core, module)
 
 
 def complete(
