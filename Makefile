@@ -26,7 +26,7 @@ CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
 ATEN_SOURCES := aten/pyproject.toml aten/aten.yaml $(shell find aten/csrc aten/kernels aten/python -type f \
   -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo op test metal aten conformance integrations sanitize arm64 lint format bench accuracy docs site links build clean
+.PHONY: help demo op test metal aten conformance integrations sanitize arm64 lint format bench accuracy docs site pages links build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -167,6 +167,9 @@ site: .venv/.built .venv/.site ## Build the site from README.md and docs/ (build
 	@rm -rf build/site
 	@$(SPHINX) --builder html --doctree-dir build/site-doctrees . build/site
 	@SITE=build/site $(BIN)/python -m pytest -q tests/site
+
+pages: .venv/.built .venv/.site ## Check links and headings of all pages, without running notebooks
+	@$(SPHINX) --builder dummy --define nb_execution_mode=off --doctree-dir build/site-doctrees . build/site-pages
 
 links: .venv/.built .venv/.site ## Check the pages' links to other hosts
 	@$(SPHINX) --builder linkcheck --define nb_execution_mode=off --doctree-dir build/site-doctrees . build/site-links

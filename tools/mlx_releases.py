@@ -136,10 +136,20 @@ def _pin(newest: Sequence[str]) -> None:
     release = newest[0]
     log = ROOT / "CHANGELOG.md"
     text = log.read_text(encoding="utf-8")
-    line = f"- Built for MLX {release}.\n"
-    if line not in text:
-        text = re.sub(r"(## Unreleased\n\n)(- Built for MLX [\d.]+\n)?", rf"\g<1>{line}", text)
-        log.write_text(text, encoding="utf-8")
+    log.write_text(_logged(text, f"- Built for MLX {release}.\n"), encoding="utf-8")
+
+
+def _logged(text: str, line: str) -> str:
+    """Add a line below "Added" in the changelog's unreleased section, instead of an older one."""
+    if line in text:
+        return text
+    before, opened, rest = text.partition("## Unreleased\n\n")
+    section, heading, older = rest.partition("\n## ")
+    added = re.compile(r"(### Added\n\n)(- Built for MLX [\d.]+\n)?")
+    if not added.search(section):
+        section = f"### Added\n\n\n{section}"
+    section = added.sub(rf"\g<1>{line}", section, count=1)
+    return f"{before}{opened}{section}{heading}{older}"
 
 
 def _wordings(releases: Sequence[str]) -> list[str]:

@@ -40,7 +40,7 @@ INTRODUCTION = """\
 [aten/](../aten/README.md) is the package `mlx_aten`: operators of ATen, the library of PyTorch's
 operators, for MLX. The table has all {total} names that it aims at. An operator is *right* if its
 results and its gradients equal PyTorch's, within PyTorch's tolerances, on all samples that
-[aten/tests/samples](../aten/tests/samples) has of it. `python aten/tests/report.py --update` writes
+`aten/tests/samples` has of it. `python aten/tests/report.py --update` writes
 this page.
 
 """

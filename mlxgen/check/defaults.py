@@ -14,8 +14,14 @@ from ..model.dtypes import ACCUMULATOR, FLOATING, INTEGER
 from ..model.kinds import Kind
 from ..model.op import Arguments, DtypeRule, Form
 from .context import SIGNATURES, Context, Path
-from .samples import LIMITS, SINGLE
 
+LIMITS = {
+    **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
+    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    "float16": (-65504, 65504),
+    "float64": (-1e300, 1e300),
+}
+SINGLE = (-3.4e38, 3.4e38)  # all other dtypes
 # Significant bits, and the smallest number that is rounded to infinity; others are like float32.
 _PRECISION = {
     "float16": (11, 65520.0),

@@ -367,7 +367,7 @@ def _operator(context: Context, file: str) -> Op | None:
     elif context.failed.isdisjoint(_OF_DTYPES):  # else the dtypes of kernels are unknown
         forward = replace(forward, kernels=match_kernels(context, known, rules, checks))
     derivatives = gradients.derivatives(context, known)
-    bounds = check_calls(context, known, samples, rules.shapes, checks)
+    bounds = check_calls(context, known, samples)
     check_own_name(context)
     for part in context.raw.manual if context.form is Form.KERNELS else ():
         check_manual(context, part)

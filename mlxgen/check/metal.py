@@ -11,13 +11,14 @@ together, each at its location in the Metal file.
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 
 from ..diagnostics import Related, did_you_mean
+from ..diagnostics.messages import table
 from ..formula.compile import Name, Want
-from ..formula.numbers import Bounds, Impossible, bounds, evaluated
+from ..formula.numbers import Impossible, evaluated
 from ..formula.values import INT_MAX
 from ..model.cpp import BOOL, ELEMENT, INT, INT64, CppType
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, metal_name
@@ -27,7 +28,10 @@ from ..model.signature import Type, with_article
 from ..read.cpp import Function, Param, Unit
 from .dispatch import MAX_BUFFERS, Dispatch
 from .fit import Expected, Slot, plain
-from .metal_names import POSITIONS, SCALAR_POSITIONS, unknown_attribute
+
+METAL: dict[str, list[str]] = table(FilePath(__file__).with_name("metal.yaml"))  # its names
+POSITIONS = frozenset(METAL["positions"])  # with up to three components
+SCALAR_POSITIONS = frozenset(METAL["scalar positions"])
 
 MAX_THREADS = 1024  # of a threadgroup
 
@@ -127,7 +131,7 @@ def _launched(item: Dispatch, include: str, function: Function) -> Kernel:
     for name in (*item.spec.template, MOST):
         names.setdefault(name, Name(Type(Kind.INT, int64=True)))
     constants = _constants(item, function, names)
-    known = _bounds(item, constants)
+    known = _known_constants(item, constants)
     grid, threadgroup = (_geometry(item, key, names, known) for key in ("grid", "threadgroup"))
     if not item.spec.grid:
         item.error("no_grid", name=function.name)
@@ -179,6 +183,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     zero = _zero(item)
     if function.template and spec.template.keys() <= {*function.template}:
         problems += _not_given_template(item, function, kernel.templates)
+    problems += _instantiated(file, function)
     problems += _untaken(item, function, kernel)
     if problems:
         item.mismatched(function, problems, expected)
@@ -186,6 +191,16 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     if taken := next((name for name in kernel.variants if name in others), None):
         item.mismatched(function, f"the file already has a kernel '{taken}'", expected)
     return kernel._replace(bindings=tuple(bindings), zero=tuple(zero)) if context.ok else None
+
+
+def _instantiated(file: Unit, function: Function) -> Iterator[Related]:
+    """Yield instantiations of a kernel, and its host name: the launcher defines both."""
+    name = re.compile(rf"\b{function.name}\b")
+    for text, span in (pair for part in file.files for pair in part.instances):
+        if name.search(text):
+            yield Related("its launcher instantiates it; remove the instantiation", span)
+    if "host_name" in function.attributes:
+        yield Related("its launcher instantiates it; remove the [[host_name]]", function.span)
 
 
 def _bind(
@@ -250,6 +265,13 @@ def _untaken(item: Dispatch, function: Function, kernel: Kernel) -> Iterator[Rel
             yield Related(what, function.span)
 
 
+def unknown_attribute(name: str) -> str | None:
+    """Return a message about an attribute that Metal does not have, else None."""
+    if name in METAL["attributes"]:
+        return None
+    return f"Metal has no attribute [[{name}]]{did_you_mean(name, METAL['attributes'])}"
+
+
 def _not_given(param: Param, is_position: bool) -> str | None:
     """Return the reason why the launch cannot bind a parameter with such attributes, if any."""
     name, index = param.name, param.attributes.get("buffer", 0)
@@ -286,55 +308,48 @@ def _names(item: Dispatch) -> dict[str, Name]:
     return item.known.names() | {output.name: Name(output.type) for output in outputs}
 
 
-def _bounds(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, Bounds]:
-    """Return the known bounds of names in the launch."""
-    known: dict[str, Bounds] = {name: (0, math.inf) for name in item.context.axes.lengths}
-    known |= {name: (t.values[0], t.values[-1]) for name, t in item.spec.template.items()}
-    known[MOST] = (1, MAX_THREADS)
+def _known_constants(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, int]:
+    """Return the values of constants that are equal in all launches."""
+    known: dict[str, int] = {}
     for name, expr in constants:
-        if name in item.spec.constants:
-            known[name] = _between(item, item.spec.constants[name], expr, known)
+        value = _value(item, item.spec.constants[name], expr, known)
+        known |= {} if value is None else {name: value}
     return known
 
 
-def _between(item: Dispatch, text: str, expr: Expr, known: Mapping[str, Bounds]) -> Bounds:
-    """Return the bounds of an integer formula."""
-    tree = item.context.expanded(text)
-    same = {name: least for name, (least, most) in known.items() if least == most}
-    if expr.names <= same.keys():
-        try:
-            value = evaluated(tree, same, None)
-        except Impossible:  # C++ reports it at the first call
-            value = None
-        if isinstance(value, int):
-            return value, value
-    return bounds(tree, known)
+def _value(item: Dispatch, text: str, expr: Expr, known: Mapping[str, int]) -> int | None:
+    """Return the value of an integer formula of known constants; None for other formulas."""
+    if not expr.names <= known.keys():
+        return None
+    try:
+        value = evaluated(item.context.expanded(text), known, None)
+    except Impossible:  # C++ reports it at the first call
+        return None
+    return value if isinstance(value, int) else None
 
 
 def _geometry(
-    item: Dispatch, key: str, names: Mapping[str, Name], known: Mapping[str, Bounds]
+    item: Dispatch, key: str, names: Mapping[str, Name], known: Mapping[str, int]
 ) -> list[Rule]:
     """Compile up to three integer formulas; missing ones mean 1."""
     context, path = item.context, item.at(key)
     texts: list[str] = getattr(item.spec, key) or []
     rules, ok = [], True
-    threads: float = 1
+    threads = 1
     for i, text in enumerate(texts):
         expr = context.formula((*path, i), text, Want(Kind.INT), names, stream=False)
         if expr is None:
             continue
         rules.append(Rule(text, expr))
-        least, most = _between(item, text, expr, known)
-        if most < 1 or least > MAX_GRID:
-            wrong, limit = ("no_threads", most) if most < 1 else ("long_grid", least)
-            shown = str(limit) if text.strip() == str(limit) else f"`{text}` = {limit:.0f}"
-            if least != most:
-                shown = f"`{text}` {'<=' if most < 1 else '>='} {limit:.0f}"
+        value = _value(item, text, expr, known)
+        if value is not None and not 1 <= value <= MAX_GRID:
+            wrong = "no_threads" if value < 1 else "long_grid"
+            shown = str(value) if text.strip() == str(value) else f"`{text}` = {value}"
             context.error(wrong, (*path, i), what=key, length=shown)
             ok = False
-        threads *= max(least, 1)
+        threads *= value or 1
     if ok and key == "threadgroup" and threads > MAX_THREADS:
-        context.error("too_many_threads", path, threads=f"{threads:.0f}", limit=MAX_THREADS)
+        context.error("too_many_threads", path, threads=threads, limit=MAX_THREADS)
     return rules
 
 

@@ -1,44 +1,31 @@
 """Checks the samples of an entry: the inputs with which the generated checks call the operator.
 
-Each value must match the type of its argument. The values of a sample together must satisfy the
-entry itself: its dtypes, its `checks` and its `shape` rules. The rules are evaluated as Python on
-shapes, dtypes and attributes. A rule that depends on something unknown at generation time is not
-checked. The bounds of an array can be formulas, too: their numbers for the sample's own sizes are
-computed here, and those for other sizes by the generated checks.
+Each value must match the type of its argument, and each array the dtypes of the entry. The
+generated check `test_sample` reports everything else: numbers that cannot be drawn, and calls that
+the operator rejects. The bounds of an array can be formulas: their numbers for the sample's own
+sizes are computed here, and those for other sizes by the generated checks.
 """
 
 from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..diagnostics import did_you_mean
 from ..formula.compile import Want
-from ..formula.numbers import ArrayFacts, Impossible, broadcast, evaluated
-from ..model.dtypes import DTYPES, FLOATING, INTEGER
+from ..formula.numbers import ArrayFacts, Impossible, evaluated
+from ..model.dtypes import DTYPES
 from ..model.kinds import REAL, Kind
-from ..model.op import Arguments, Condition, DtypeRule, Form, Integers, Parameter, Rule
+from ..model.op import Arguments, DtypeRule, Form, Integers, Parameter
 from ..model.overloads import chosen
 from ..model.signature import Type, parted, with_article
-from ..read.keys import ArraySample, Bound, Sample
+from ..read.keys import ArraySample, Sample
 from .context import Context, Known, Path
 
-LARGEST = 10_000_000  # elements of a sample's arrays, and of an output
 AXES = 32
-DISTANCE = 0.1  # minimum distance from the points of `away_from`: DISTANCE in testing/cases.py
-_ENOUGH = 0.05  # the part of a domain that must be so far from them, to find numbers
-
-LIMITS = {
-    "bool_": (0, 1),
-    **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
-    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
-    "float16": (-65504, 65504),
-    "float64": (-1e300, 1e300),
-}
-SINGLE = (-3.4e38, 3.4e38)  # all other dtypes
 
 _USUAL = ArraySample()
 _ORDERS = ("sorted", "distinct", "any")
@@ -126,13 +113,6 @@ def _array_problems(sample: ArraySample) -> Iterator[Problem]:
     if len(shape) > AXES or any(not 0 <= n < 1 << 31 for n in shape):
         yield ("shape",), f"{shape} is not a valid shape of at most {AXES} axes"
     given = sample.model_fields_set
-    points: list[tuple[Path, Bound]] = [(("low",), sample.low), (("high",), sample.high)]
-    points += [(("away_from", i), point) for i, point in enumerate(sample.away_from)]
-    for path, point in points:
-        if not isinstance(point, str) and not math.isfinite(point):
-            yield path, f"{path[0]} cannot be {point}"
-    if not any(isinstance(end, str) for end in (sample.low, sample.high)):
-        yield from _empty_interval(sample, sample.low, sample.high)
     if sample.values is not None:
         if {"shape", "away_from"} & given:
             yield (), "`values` cannot be combined with shape or away_from"
@@ -144,13 +124,6 @@ def _array_problems(sample: ArraySample) -> Iterator[Problem]:
         yield ("away_from",), "sorted numbers and matrices cannot be kept away from points"
     if sample.positive_definite and (wrong := {"low", "high", *_ORDERS} & given):
         yield (), f"`positive_definite` cannot be combined with {' or '.join(sorted(wrong))}"
-
-
-def _empty_interval(sample: ArraySample, low: Bound, high: Bound) -> Iterator[Problem]:
-    if low > high:  # type: ignore[operator]  # numbers
-        default = {"low", "high"} - sample.model_fields_set
-        also = f"; {min(default)} has its default value" if default else ""
-        yield (), f"low ({low}) is above high ({high}){also}"
 
 
 def _shape_of(values: Any) -> tuple[int, ...] | None:
@@ -170,59 +143,62 @@ def _shape_of(values: Any) -> tuple[int, ...] | None:
 # -------------------------------------------------------------------------------------------------
 
 
-def check_calls(
-    context: Context,
-    known: Known,
-    samples: Mapping[int, Sample],
-    shapes: Sequence[Rule],
-    conditions: Sequence[Condition],
-) -> Bounds:
-    """Report samples that violate the entry's dtypes, `checks` or `shape` rules.
+def check_calls(context: Context, known: Known, samples: Mapping[int, Sample]) -> Bounds:
+    """Report arrays of samples whose dtypes or bounds do not match the entry.
 
     Return the bounds that are formulas.
     """
-    bounds = Bounds({}, set())
+    bounds, arguments = Bounds({}, set()), known.arguments
     for i, sample in samples.items():
-        if not (sample or shapes or conditions):
-            continue  # default arrays are always valid
-        formulas = _formulas(context, known, i, sample, bounds.lets)
-        if formulas is None:
-            continue
-        call = _Call(context, known.arguments, sample, shapes, conditions, formulas)
-        if found := next(call.problems(), None):
-            path, problem = found
-            if i < 0:
-                if context.ok and not context.internal:  # other errors come first
-                    context.warning("bad_default", problem=problem)
-                continue
-            wrong, name = ("bad_sample", path[0]) if path else ("bad_call", "")
-            context.error(wrong, ("samples", i, *path), name=name, problem=problem)
-        for path, tree in formulas.items():
-            bounds.found[(i, *path)] = ast.unparse(tree), call.numbers.get(path, 0)
+        given = parted([p.arg for p in arguments.params], sample)
+        _check_dtypes(context, arguments, i, given)
+        names = Call.of(context, arguments, given).names(arguments)
+        for path, array in _described(sample):
+            for end in ("low", "high"):
+                if isinstance(text := getattr(array, end), str):
+                    _read_bound(context, known, (i, *path, end), text, names, bounds)
     return bounds
 
 
-def _formulas(
-    context: Context, known: Known, i: int, sample: Sample, lets: set[str]
-) -> dict[Path, ast.expr] | None:
-    """Return the bounds of a sample that are formulas, by path; None if one is invalid.
+def _read_bound(
+    context: Context,
+    known: Known,
+    path: Path,
+    text: str,
+    names: Mapping[str, Any],
+    bounds: Bounds,
+) -> None:
+    """Add the bound at ``path`` in `samples` to ``bounds``; report an invalid one."""
+    where, want = ("samples", *path), Want(Kind.FLOAT)
+    expr = context.formula(where, text, want, known.names(), stream=False)
+    if expr is None:
+        return
+    tree = context.expanded(text)
+    try:
+        value = evaluated(tree, names, None)
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise Impossible(f"its value is {value}")
+    except Impossible as error:
+        problem = f"the bound cannot be computed: {error}"
+        context.error("bad_sample", where, name=path[1], problem=problem)
+        return
+    bounds.found[path] = ast.unparse(tree), value
+    bounds.lets.update(expr.lets)
 
-    Add the `let`s that they use to ``lets``.
-    """
-    found: dict[Path, ast.expr] = {}
-    ok = True
-    for path, given in _described(sample):
-        for end in ("low", "high"):
-            if not isinstance(text := getattr(given, end), str):
-                continue
-            where: Path = ("samples", i, *path, end)
-            names = known.names()
-            if expr := context.formula(where, text, Want(Kind.FLOAT), names, stream=False):
-                found[(*path, end)] = context.expanded(text)
-                lets |= expr.lets
-            else:
-                ok = False
-    return found if ok else None
+
+def _check_dtypes(
+    context: Context, arguments: Arguments, i: int, sample: Mapping[str, Any]
+) -> None:
+    """Report arrays with other dtypes than the entry's."""
+    for rule in _rules(context, arguments):
+        drawn = list(_drawn(rule, sample))
+        several = len({dtype for *_, dtype in drawn}) > 1  # MLX promotes them
+        for path, _, dtype in drawn:
+            if not (rule.resolve(dtype) or several):
+                others = [r for r in arguments.rules if len(r.dtypes) > 1]
+                sums = context.form is Form.KERNELS and bool(others)
+                where, problem = ("samples", i, *path, "dtype"), _why_no_dtype(dtype, rule, sums)
+                context.error("bad_sample", where, name=path[0], problem=problem)
 
 
 def _described(sample: Sample) -> Iterator[tuple[Path, ArraySample]]:
@@ -314,87 +290,6 @@ class Call(NamedTuple):
         return names
 
 
-class _Call:
-    """The call of an entry with a sample. ``numbers`` are the values of the bounds' formulas."""
-
-    def __init__(
-        self,
-        context: Context,
-        arguments: Arguments,
-        sample: Sample,
-        shapes: Sequence[Rule],
-        conditions: Sequence[Condition],
-        bounds: Mapping[Path, ast.expr],
-    ) -> None:
-        self.context, self.arguments = context, arguments
-        self.sample: Mapping[str, Any] = parted([p.arg for p in arguments.params], sample)
-        self.shapes, self.conditions, self.bounds = shapes, conditions, bounds
-        self.numbers: dict[Path, float] = {}
-
-    def problems(self) -> Iterator[Problem]:
-        """Yield the reasons why an entry cannot be called with a sample."""
-        context, arguments, sample = self.context, self.arguments, self.sample
-        call = Call.of(context, arguments, sample)
-        names, extents = call.names(arguments), call.shapes
-        dtypes: list[tuple[Path, ArraySample, str]] = []
-        for rule in _rules(context, arguments):
-            drawn = list(_drawn(rule, sample))
-            several = len({dtype for *_, dtype in drawn}) > 1  # MLX promotes them
-            dtypes += drawn
-            for path, _, dtype in drawn:
-                if not (rule.resolve(dtype) or several):
-                    others = [r for r in arguments.rules if len(r.dtypes) > 1]
-                    sums = context.form is Form.KERNELS and bool(others)
-                    yield (*path, "dtype"), _why_no_dtype(dtype, rule, sums)
-        for path, given, dtype in dtypes:
-            ends: list[float] = []
-            for end in ("low", "high"):
-                try:
-                    ends.append(self._end((*path, end), getattr(given, end), names))
-                except Impossible as error:
-                    yield (*path, end), f"the bound cannot be computed: {error}"
-            if len(ends) == 2:
-                problems = _invalid_numbers(given, dtype, extents[path], *ends)
-                yield from (((*path, *at), problem) for at, problem in problems)
-        if (count := sum(map(math.prod, extents.values()))) > LARGEST:
-            yield (), f"the arrays have {count:,} elements, but at most {LARGEST:,} are allowed"
-        if context.elementwise or "elementwise" in context.raw.tags:
-            try:
-                broadcast(*extents.values())
-            except Impossible:
-                shown = (f"{name} {shape}" for (name, *_), shape in extents.items())
-                yield (), f"the shapes cannot be broadcast: {', '.join(shown)}"
-        yield from self._broken_rules(names)
-
-    def _end(self, path: Path, end: Bound, names: Mapping[str, Any]) -> float:
-        """Return the number of an end of a domain."""
-        if not isinstance(end, str):
-            return end
-        value = evaluated(self.bounds[path], names, None)
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise Impossible(f"its value is {value}")
-        self.numbers[path] = value
-        return value
-
-    def _broken_rules(self, names: Mapping[str, Any]) -> Iterator[Problem]:
-        """Yield the conditions and rules of shapes that reject the call."""
-        formulas = [(c.tree, c.message) for c in self.conditions]
-        for tree, message in [*formulas, *((s.tree, "") for s in self.shapes if s.tree)]:
-            text = ast.unparse(tree)
-            try:
-                value = evaluated(tree, names, bool(message) or ())
-            except Impossible as error:
-                yield (), f"`{text}` cannot be computed: {error}"
-                continue
-            if message and not value:
-                yield (), f"a check fails: {message.rstrip('.')}"
-            elif not message and min(value, default=0) < 0:
-                yield (), f"the shape `{text}` has a negative size: {value}"
-            elif not message and math.prod(value) > LARGEST:
-                count = math.prod(value)
-                yield (), f"an output has {count:,} elements, but at most {LARGEST:,} are allowed"
-
-
 def _why_no_dtype(dtype: str, rule: DtypeRule, sums: bool) -> str:
     """Return the problem of a dtype that an argument does not accept.
 
@@ -442,70 +337,3 @@ def _extents(given: ArraySample) -> tuple[int, ...]:
     if given.values is not None:
         return _shape_of(given.values) or ()
     return (3, 4) if given.shape is None else tuple(given.shape)
-
-
-def _invalid_numbers(
-    given: ArraySample, dtype: str, shape: tuple[int, ...], low: float, high: float
-) -> Iterator[Problem]:
-    """Yield numbers that the dtype cannot represent, and domains without valid numbers."""
-    least, most = LIMITS.get(dtype, SINGLE if given.dtype else LIMITS["float64"])
-    whole = dtype in INTEGER or dtype == "bool_"
-    bounds = {key: end for key, end in (("high", high), ("low", low))}
-    stated = {key: end for key, end in bounds.items() if key in given.model_fields_set}
-    yield from _empty_interval(given, low, high)
-    numbers: list[tuple[Path, float]] = [((key,), end) for key, end in stated.items()]
-    for path, number in [*numbers, *_flat(given.values, ("values",))]:
-        fits = least <= number <= most and not (whole and path[0] == "values" and number % 1)
-        if not fits and (whole or math.isfinite(number)):
-            yield path, f"{number} is not a valid {dtype.rstrip('_')}"
-        if stated and not low <= number <= high and math.isfinite(number):
-            yield path, f"{number} is not between low ({low:g}) and high ({high:g})"
-    if given.values is None and whole and math.ceil(low) > math.floor(high):
-        yield (), f"the interval from {low:g} to {high:g} contains no integer"
-    if given.away_from and dtype in FLOATING and _free(given.away_from, low, high) < _ENOUGH:
-        near = f"nearly all numbers from {low:g} to {high:g} are within {DISTANCE} of these"
-        yield ("away_from",), near
-    yield from _without_order(given, whole, shape, low, high)
-
-
-def _without_order(
-    given: ArraySample, whole: bool, shape: tuple[int, ...], low: float, high: float
-) -> Iterator[Problem]:
-    """Yield the reasons why numbers cannot be sorted, distinct or positive definite."""
-    orders = [key for key in _ORDERS if getattr(given, key)]
-    count = math.floor(high) - math.ceil(low) + 1
-    if orders and not shape:
-        yield (orders[0],), f"`{orders[0]}` is about the last axis, but the array has no axes"
-    elif orders and given.values is not None:
-        numbers, width = [number for _, number in _flat(given.values, ())], max(shape[-1], 1)
-        rows = [numbers[i : i + width] for i in range(0, len(numbers), width)]
-        broken = [key for key in orders if not all(map(_IS_IN_ORDER[key], rows))]
-        yield from ((("values",), f"the numbers are not `{key}`") for key in broken)
-    elif given.distinct and whole and count < shape[-1]:
-        yield ("distinct",), f"only {count} integers are between {low:g} and {high:g}"
-    elif given.any and (low == 0 == high or shape[-1] == 0):
-        yield ("any",), "the last axis is empty, or 0 is its only number"
-    if given.positive_definite and (whole or len(shape) < 2 or shape[-1] != shape[-2]):
-        yield ("positive_definite",), "the array must be floating, with square matrices in its axes"
-
-
-_IS_IN_ORDER: dict[str, Callable[[list[float]], bool]] = {
-    "sorted": lambda row: row == sorted(row),
-    "distinct": lambda row: len(row) == len(set(row)),
-    "any": any,
-}
-
-
-def _flat(values: Any, path: Path) -> Iterator[tuple[Path, float]]:
-    """Yield the numbers of nested lists with their paths."""
-    if isinstance(values, list):
-        for i, value in enumerate(values):
-            yield from _flat(value, (*path, i))
-    elif values is not None:
-        yield path, values
-
-
-def _free(points: Sequence[float], low: float, high: float) -> float:
-    """Estimate the part of the domain that is far enough from the points of `away_from`."""
-    tried = [low + (high - low) * i / 200 for i in range(201)]
-    return sum(all(abs(x - p) >= DISTANCE for p in points) for x in tried) / 201

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from ..check.dispatch import MAX_BUFFERS
-from ..check.metal_names import unknown_names
 from ..diagnostics import Span
 from ..model.dtypes import METAL_TYPES
 from ..model.op import Kernel
@@ -20,6 +19,7 @@ from ..read.cpp import File, Function, Reader, Unit
 from ..read.names import NOT_IN_METAL
 from ..read.preprocess import LITERAL, SourceError, calculated
 from ..read.sources import last_name
+from .names import unknown_names
 
 _WORDS = {word: f"Metal has no {why}" for word, why in NOT_IN_METAL.items()}
 _KEYWORDS = "device|constant|threadgroup|thread|half|bfloat|kernel|vertex|fragment"

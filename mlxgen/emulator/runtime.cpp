@@ -21,7 +21,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/ucontext.h>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -180,7 +179,7 @@ alignas(64) char arena[max_threadgroup_memory];
 size_t arena_used;
 size_t bound_memory; // threadgroup memory whose size the launch has set
 // The error of this launch, where it happened in the kernel's code, and in
-// which thread.
+// which thread, unless the message names threads.
 std::string error;
 const void* error_pc;
 std::string error_thread;
@@ -208,14 +207,17 @@ std::string describe(const uint32_t* p) {
   return format("(%u, %u, %u)", p[0], p[1], p[2]);
 }
 
-/** Describe a thread for messages. */
-std::string describe(const Fiber& fiber) {
+/** Describe a thread of the running threadgroup for messages. */
+std::string in_group(const Fiber& fiber) {
   uint32_t x = fiber.index % group_threads[0];
   uint32_t y = fiber.index / group_threads[0] % group_threads[1];
   uint32_t z = fiber.index / group_threads[0] / group_threads[1];
   uint32_t p[3] = {x, y, z};
-  return "thread " + describe(p) + " of threadgroup " +
-      describe(group_position);
+  return "thread " + describe(p);
+}
+
+std::string describe(const Fiber& fiber) {
+  return in_group(fiber) + " of threadgroup " + describe(group_position);
 }
 
 /** Leave the fiber; it resumes here. */
@@ -226,13 +228,18 @@ void to_main() {
 }
 
 /** Abort the launch; called on a fiber, it does not return. */
-[[noreturn]] void fail(const std::string& what, const void* pc) {
+[[noreturn]] void stop(const std::string& message, const void* pc) {
   in_kernel = false;
-  error = what;
+  error = message;
   error_pc = pc;
-  error_thread = describe(*running);
   to_main();
   __builtin_unreachable();
+}
+
+[[noreturn]] void fail(const std::string& what, const void* pc) {
+  in_kernel = false;
+  error_thread = describe(*running);
+  stop(what, pc);
 }
 
 extern "C" void mlxgen_metal_fiber_main() {
@@ -431,12 +438,13 @@ std::string described(
     races::Stamp other,
     bool writes) {
   std::string what = "race: " + named(at);
-  what += writes ? " is written" : " is read";
+  what += writes ? " is written by " : " is read by ";
   if (race == races::among_threadgroups) {
-    return what + ", which another threadgroup accesses, too, not atomically";
+    return what + describe(*running) +
+        " and accessed by another threadgroup, not atomically";
   }
-  return what + ", which " + describe(fibers[other & 1023]) +
-      " accesses, too, with no barrier between";
+  return what + in_group(*running) + " and accessed by " +
+      describe(fibers[other & 1023]) + ", with no barrier between them";
 }
 
 std::string described_write() {
@@ -473,7 +481,6 @@ bool resume(Group& group, uint32_t index) {
   if (error.empty() && races::settle()) {
     error = described_write();
     error_pc = races::pending.pc;
-    error_thread = describe(fiber);
   }
   running = nullptr;
   if (!error.empty()) {
@@ -1184,7 +1191,7 @@ namespace {
 inline void
 access(void* p, size_t size, size_t alignment, bool writes, const void* pc) {
   if (__builtin_expect(races::settle(), 0)) {
-    fail(described_write(), races::pending.pc);
+    stop(described_write(), races::pending.pc);
   }
   races::Watched* watched;
   if (auto region = region_of(p)) {
@@ -1214,7 +1221,7 @@ access(void* p, size_t size, size_t alignment, bool writes, const void* pc) {
   races::Stamp other;
   auto race = races::access(*watched, p, size, writes, other, pc);
   if (__builtin_expect(race != races::none, 0)) {
-    fail(described(static_cast<uint8_t*>(p), race, other, false), pc);
+    stop(described(static_cast<uint8_t*>(p), race, other, false), pc);
   }
 }
 

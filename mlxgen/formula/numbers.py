@@ -71,59 +71,6 @@ def _compiled(tree: ast.expr) -> CodeType:
     return compile(ast.fix_missing_locations(python), "<formula>", "eval")
 
 
-def bounds(node: ast.expr, names: Mapping[str, Bounds]) -> Bounds:
-    """Return the bounds of an integer formula of shapes."""
-    match node:
-        case ast.Constant(int(value)):
-            return value, value
-        case ast.Name(name):
-            return names.get(name, _ANY)
-        case ast.Attribute(_, "size" | "ndim" | "nbytes" | "itemsize"):
-            return _COUNT
-        case ast.Subscript(ast.Attribute(_, "shape"), index) if not isinstance(index, ast.Slice):
-            return _COUNT
-        case ast.Call(ast.Name("len"), _) | ast.Call(ast.Name("prod"), [ast.Attribute()]):
-            return _COUNT
-        case ast.UnaryOp(ast.USub(), operand):
-            least, most = bounds(operand, names)
-            return -most, -least
-        case ast.IfExp(_, yes, no):
-            return _outer([*bounds(yes, names), *bounds(no, names)])
-        case ast.Call(ast.Name("max" | "min" as name), [_, _, *_] as several):
-            lows, highs = zip(*(bounds(one, names) for one in several), strict=True)
-            return (max(lows), max(highs)) if name == "max" else (min(lows), min(highs))
-        case ast.BinOp(left, sign, right):
-            return _joined(sign, bounds(left, names), bounds(right, names))
-    return _ANY
-
-
-Bounds = tuple[float, float]
-_ANY: Bounds = (-math.inf, math.inf)
-_COUNT: Bounds = (0, math.inf)
-
-
-def _outer(values: Iterable[float]) -> Bounds:
-    listed = list(values)
-    return min(listed), max(listed)
-
-
-def _joined(sign: ast.operator, a: Bounds, b: Bounds) -> Bounds:
-    match sign:
-        case ast.Add():
-            return a[0] + b[0], a[1] + b[1]
-        case ast.Sub():
-            return a[0] - b[1], a[1] - b[0]
-        case ast.Mult():  # actual numbers are finite, so that 0 times any number is 0
-            return _outer(x * y if x and y else 0 for x in a for y in b)
-        case ast.FloorDiv() if b[0] > 0:
-            return _outer(x if math.isinf(x) else x // y for x in a for y in b)
-        case ast.Mod() if b[0] > 0:
-            return 0, b[1] - 1
-        case ast.Pow() if a[0] == a[1] and b[0] == b[1] and abs(a[0]) < 2**32 and 0 <= b[0] < 64:
-            return a[0] ** b[0], a[0] ** b[0]
-    return _ANY
-
-
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the common shape that shapes broadcast to."""
     rank = max(map(len, shapes), default=0)

@@ -50,7 +50,7 @@ def cache_command(kinds: Names, clear: bool, form: str) -> None:
         return
     for entry in chosen:
         click.echo(
-            f"{entry.kind:<9}  {_size(entry.size):>8}  {_when(entry.used):<14}  {entry.about}"
+            f"{entry.kind:<11}  {_size(entry.size):>8}  {_when(entry.used):<14}  {entry.about}"
         )
     click.echo(f"{cache.root}: {total}")
 

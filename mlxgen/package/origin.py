@@ -16,8 +16,8 @@ from urllib.request import url2pathname
 from .. import __version__
 from ..command.inputs import MLXGEN
 
-REPOSITORY = "https://github.com/mlxgen/mlxgen"
-DOCUMENTATION = f"{REPOSITORY}/blob/main/docs"
+REPOSITORY = ""
+"""The address of the repository; ``tools.release --address`` writes it."""
 
 _EXTRA = "[build]"
 

@@ -17,14 +17,13 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import NamedTuple
 
-import tree_sitter_cpp
-from tree_sitter import Language, Node, Parser
+from tree_sitter import Node
 
 from ..diagnostics import Span
-from .preprocess import Preprocessor, SourceError, SourceText
+from .preprocess import PARSER, Preprocessor, SourceError, SourceText
 
 Attribute = int | str | None  # the argument: [[buffer(0)]] has 0, [[kernel]] None
 Names = tuple[str, ...]
@@ -40,9 +39,6 @@ CPP = {"__cplusplus": "202002L", **dict.fromkeys(_PLATFORM, "1")}
 # Macros of Metal's compiler and <metal_stdlib>, for the oldest supported version.
 METAL = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
 
-LANGUAGE = Language(tree_sitter_cpp.language())
-
-_PARSER = Parser(LANGUAGE)
 _SPACES = "device|constant|threadgroup_imageblock|threadgroup|thread|object_data|ray_data"
 _SPACE = re.compile(rf"\b(?:{_SPACES})\b")
 LISTED = r"\[\[((?:(?!\[\[)[^;{}])*?)\]\]"
@@ -61,13 +57,6 @@ _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _REQUIRES = re.compile(r"\brequires\b")
 _INLINE = re.compile(r"\b(?:inline|static|constexpr|consteval)\b")
-# Nodes that declare the name of a type.
-_DECLARING = {
-    *("class_specifier", "struct_specifier", "union_specifier", "enum_specifier"),
-    *("alias_declaration", "type_definition", "concept_definition", "namespace_alias_definition"),
-    *("type_parameter_declaration", "optional_type_parameter_declaration"),
-    *("variadic_type_parameter_declaration", "template_template_parameter_declaration"),
-}
 _MAX_FUNCTIONS = 10_000  # in a file
 _MAX_DEPTH = 200  # of nested namespaces
 _TOKEN = re.compile(r'"[^"]*"|\w+|::|&&|\.\.\.|\S')
@@ -126,25 +115,6 @@ class Function(NamedTuple):
         return "::".join(filter(None, (self.namespace, self.class_name, self.name)))
 
 
-class Used(NamedTuple):
-    """A name in a file's text, its location, and its scope: `x` in `x::name`."""
-
-    scope: str
-    name: str
-    place: tuple[int, int]
-
-
-class WordsOf(NamedTuple):
-    """The names in a file: called functions, used types, and all others.
-
-    Names in unparsed text are among the others.
-    """
-
-    calls: list[Used]
-    types: list[Used]
-    others: set[str]
-
-
 @dataclass(eq=False)
 class File:
     """The declarations of a file.
@@ -152,7 +122,7 @@ class File:
     Attributes:
         source: its text.
         functions: the functions at namespace scope.
-        problem: an error if it is a file of the project (not of a library), or None.
+        instances: the texts of explicit instantiations, and of macro calls that may be some.
         unread: the first unparsed place, or None.
         root: the root of the syntax tree; its byte offsets are character offsets.
     """
@@ -160,62 +130,8 @@ class File:
     source: SourceText
     root: Node
     functions: list[Function] = field(default_factory=list)
-    problem: SourceError | None = None
+    instances: list[tuple[str, Span]] = field(default_factory=list)
     unread: Span | None = None
-
-    @cached_property
-    def names(self) -> WordsOf:
-        """The names in its text, including bodies of functions."""
-        found = WordsOf([], [], set())
-        called: dict[int, str] = {}  # nodes of called functions, with their scopes
-        pending: list[tuple[Node, Node | None, bool]] = [(self.root, None, False)]
-        while pending:
-            node, parent, unclear = pending.pop()
-            kind = node.type
-            if kind == "call_expression" and not unclear:
-                scope, name = _called(node.child_by_field_name("function"))
-                if name is not None:
-                    called[name.id] = scope
-            elif kind in ("identifier", "field_identifier", "type_identifier"):
-                used = Used(called.get(node.id, ""), _text(node), (node.start_byte, node.end_byte))
-                if node.id in called:
-                    found.calls.append(used)
-                elif kind != "type_identifier" or unclear or _declares(node, parent):
-                    found.others.add(used.name)
-                else:
-                    scope = _scope(parent) if parent else ""
-                    found.types.append(used._replace(scope=scope))
-            unclear = unclear or kind == "ERROR"
-            pending += [(child, node, unclear) for child in reversed(node.named_children)]
-        return found
-
-
-def _text(node: Node) -> str:
-    return (node.text or b"").decode()
-
-
-def _scope(node: Node) -> str:
-    """Return the namespace or class of a qualified name, or ""."""
-    scope = node.child_by_field_name("scope") if node.type == "qualified_identifier" else None
-    return _text(scope) if scope else ""
-
-
-def _called(node: Node | None) -> tuple[str, Node | None]:
-    """Return the scope and the name of a called function; None if it is an expression."""
-    scope = ""
-    while node is not None and node.type in ("qualified_identifier", "template_function"):
-        scope = _scope(node) or scope
-        node = node.child_by_field_name("name")
-    return scope, node if node is not None and node.type == "identifier" else None
-
-
-def _declares(node: Node, parent: Node | None) -> bool:
-    """Return whether the node is the name in a type's declaration."""
-    if parent is None or parent.type not in _DECLARING:
-        return False
-    if parent.type == "alias_declaration":
-        return parent.child_by_field_name("name") == node
-    return parent.type != "type_definition" or parent.child_by_field_name("type") != node
 
 
 class Unit(NamedTuple):
@@ -244,10 +160,7 @@ class Reader(Preprocessor):
     def unit(self, path: str) -> Unit:
         """Return the declarations of a file and its includes; raises ``SourceError``."""
         files = [self.file(source.path) for source in self.closure(path)]
-        functions = [function for file in files for function in file.functions]
-        if problem := next((file.problem for file in files if file.problem), None):
-            raise problem
-        return Unit(files, functions)
+        return Unit(files, [function for file in files for function in file.functions])
 
 
 def find_function(functions: Iterable[Function], name: str) -> list[Function]:
@@ -297,7 +210,7 @@ class _Walk:
         plain = blanked.sub(lambda m: " " * len(m[0]), self.text)
         # Byte offsets of the syntax tree then equal character offsets.
         self.plain = re.sub(r"[^\x00-\x7f]", "_", plain)
-        root = _PARSER.parse(self.plain.encode()).root_node
+        root = PARSER.parse(self.plain.encode()).root_node
         self.file = File(source, root)
         self.scope(root, (), ())
         if root.has_error:
@@ -316,9 +229,7 @@ class _Walk:
             is_macro = call and self.source.macros.get(call[1], call) is None
             match child.type:
                 case kind if call and (is_macro or kind == "expression_statement"):
-                    message = "(...) cannot be parsed: macros with parameters are not expanded"
-                    help = "write its expansion; kernels are instantiated when they are launched"
-                    self.problem(call[1] + message, self.source.span(*call.span(1)), help)
+                    self.instance(child, self.source.bodies.get(call[1], ""))
                 case "function_definition" | "declaration":
                     for declarator in child.children_by_field_name("declarator"):
                         self.declaration(child, declarator, namespace, template)
@@ -332,16 +243,14 @@ class _Walk:
                     names = re.findall(r"\w+", re.sub(r"\binline\b.*?(\w+)\s*(::|$)", "", head))
                     self.scope(child, (*namespace, *(names[1:] or [""])), (), depth + 1)
                 case "template_instantiation":
-                    name = child.child_by_field_name("declarator") or child
-                    given = self.attributes(child.start_byte, name.start_byte)
-                    if not given.keys().isdisjoint(("kernel", "host_name")):
-                        self.hosted(self.span(name))
+                    self.instance(child)
                 case "declaration_list" | "linkage_specification" | "ERROR":
                     self.scope(child, namespace, template, depth + 1)
 
-    def problem(self, message: str, span: Span, help: str) -> None:
-        """Store the first error of a file; it is ignored if the file belongs to a library."""
-        self.file.problem = self.file.problem or SourceError(message, span, help)
+    def instance(self, node: Node, more: str = "") -> None:
+        """Store the text of an instantiation, or of a macro call and the macro's body."""
+        text = self.text[node.start_byte : node.end_byte]
+        self.file.instances.append((f"{text} {more}", self.span(node)))
 
     def span(self, node: Node) -> Span:
         """Return the location of a node."""
@@ -407,13 +316,6 @@ class _Walk:
         self.file.functions.append(function)
         if len(self.file.functions) > _MAX_FUNCTIONS:
             raise SourceError(f"it declares more than {_MAX_FUNCTIONS:,} functions", function.span)
-        if "host_name" in attributes:
-            self.hosted(function.span)
-
-    def hosted(self, span: Span) -> None:
-        """Report an instantiation or a host name, which launchers define."""
-        message = "a kernel cannot be instantiated here, because its launcher does it"
-        self.problem(message, span, "remove the instantiation, or the [[host_name]]")
 
     def attributes(self, start: int, stop: int) -> dict[str, Attribute]:
         """Return the attributes in a part of the text, including `kernel` without brackets."""

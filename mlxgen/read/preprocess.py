@@ -22,7 +22,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+import tree_sitter_cpp
+from tree_sitter import Language, Node, Parser
+
 from ..diagnostics import Related, Span, Text
+
+PARSER = Parser(Language(tree_sitter_cpp.language()))
 
 MAX_SIZE = 5 << 20  # bytes of a file
 MAX_EXPANSION = 4 << 20  # characters of all expansions in a file, plus 20 per call
@@ -50,30 +55,21 @@ _NAMESPACE = re.compile(r"\bnamespace\s+([\w:\s]+)\{")
 _BRACKET = re.compile(rf"{LITERAL}|[()\[\]{{}}]")
 _WORD_OR_LITERAL = re.compile(rf"{LITERAL}|\b[A-Za-z_]\w*")
 _GIVEN = re.compile(r"\s*\(([^()]*)\)")  # arguments of a macro
-# C's operators from loosest to tightest, and their values.
-_BINARY: tuple[Mapping[str, Callable[[int, int], int]], ...] = (
-    {"||": lambda a, b: bool(a or b)},
-    {"&&": lambda a, b: bool(a and b)},
-    {"|": operator.or_},
-    {"^": operator.xor},
-    {"&": operator.and_},
-    {"==": operator.eq, "!=": operator.ne},
-    {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
-    {"<<": lambda a, b: a << (b & 63), ">>": lambda a, b: a >> (b & 63)},
-    {"+": operator.add, "-": operator.sub},
-    {
-        "*": operator.mul,
-        "/": lambda a, b: _quotient(a, b),
-        "%": lambda a, b: a - b * _quotient(a, b),
-    },
-)
-_UNARY: Mapping[str, Callable[[int], int]] = {
-    **{"!": operator.not_, "-": operator.neg, "+": operator.pos, "~": operator.invert}
+# C's operators, except && and ||, and their values.
+_BINARY: Mapping[str, Callable[[int, int], int]] = {
+    **{"|": operator.or_, "^": operator.xor, "&": operator.and_, "==": operator.eq},
+    **{"!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt},
+    **{">=": operator.ge, "+": operator.add, "-": operator.sub, "*": operator.mul},
+    "<<": lambda a, b: a << (b & 63),
+    ">>": lambda a, b: a >> (b & 63),
+    "/": lambda a, b: _quotient(a, b),
+    "%": lambda a, b: a - b * _quotient(a, b),
 }
-_WORDS = {"and": "&&", "or": "||", "not": "!"}
-_CALCULATION = re.compile(
-    r"\s*(0[xX][\da-fA-F]{1,16}\b|\d{1,20}\b|and\b|or\b|not\b|<<|>>|[<>=!]=|&&|\|\||[-+*/%<>&|^~!?:()])\s*"
-)
+_UNARY: Mapping[str, Callable[[int], int]] = {
+    **{"!": operator.not_, "not": operator.not_},
+    **{"-": operator.neg, "+": operator.pos, "~": operator.invert},
+}
+_WORDS = ("and", "or", "not")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -166,75 +162,45 @@ def _quotient(a: int, b: int) -> int:
 
 def calculated(text: str) -> int | None:
     """Return the value of an integer expression in C; None if it cannot be computed."""
-    words = [_WORDS.get(word, word) for word in _CALCULATION.findall(text)]
-    if len(text) > MAX_CONDITION or _CALCULATION.sub("", text):
+    if len(text) > MAX_CONDITION:
         return None
-    with suppress(ArithmeticError, ValueError, IndexError, RecursionError):
-        calculation = _Calculation(words)
-        value = calculation.choice()
-        return None if calculation.words[:-1] else _wrapped(value)
+    root = PARSER.parse(f"int x = {text};".encode()).root_node
+    declarator = root.named_children[0].child_by_field_name("declarator")
+    value = declarator.child_by_field_name("value") if declarator else None
+    if root.has_error or len(root.named_children) > 1 or value is None:
+        return None
+    with suppress(ArithmeticError, ValueError, RecursionError):
+        return _value(value)
     return None
+
+
+def _value(node: Node) -> int:
+    """Return the value of an expression; raises `ValueError` for one that is not of integers."""
+    parts, operation = node.named_children, node.child_by_field_name("operator")
+    sign = operation.type if operation else ""
+    match node.type:
+        case "number_literal":
+            word = (node.text or b"").decode()
+            octal = word[0] == "0" and word[1:].isdigit()
+            return _wrapped(int(word, 8 if octal else 0))
+        case "parenthesized_expression":
+            return _value(parts[0])
+        case "conditional_expression":
+            return _value(parts[1] if _value(parts[0]) else parts[2])
+        case "unary_expression" if sign in _UNARY:
+            return _wrapped(_UNARY[sign](_value(parts[0])))
+        case "binary_expression" if sign in ("&&", "and"):
+            return int(_value(parts[0]) != 0 and _value(parts[1]) != 0)
+        case "binary_expression" if sign in ("||", "or"):
+            return int(_value(parts[0]) != 0 or _value(parts[1]) != 0)
+        case "binary_expression" if sign in _BINARY:
+            return _wrapped(_BINARY[sign](_value(parts[0]), _value(parts[1])))
+    raise ValueError
 
 
 def _wrapped(value: int) -> int:
     """Return the value in 64 bits, those of C's intmax_t."""
     return (int(value) + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-class _Calculation:
-    """A recursive descent over the words of an expression.
-
-    ``skipped`` counts the operands around the current one that do not matter, and may divide by 0.
-    """
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self.words = ["", *reversed(words)]  # the next one is the last
-        self.skipped = 0
-
-    def choice(self) -> int:
-        """Return the value of ``a ? b : c`` or of its first part."""
-        test = self.joined(0)
-        if self.words[-1] != "?":
-            return test
-        self.words.pop()
-        yes = self.maybe(self.choice, bool(test))
-        if self.words.pop() != ":":
-            raise ValueError
-        no = self.maybe(self.choice, not test)
-        return yes if test else no
-
-    def maybe(self, part: Callable[[], int], matters: bool) -> int:
-        """Return the value of a part; any value if it does not matter."""
-        self.skipped += not matters
-        value = part()
-        self.skipped -= not matters
-        return value
-
-    def joined(self, level: int) -> int:
-        """Return the value of operands that operators of a precedence or a tighter one join."""
-        if level == len(_BINARY):
-            return self.operand()
-        value = self.joined(level + 1)
-        while (sign := self.words[-1]) in _BINARY[level]:
-            self.words.pop()
-            matters = sign not in ("&&", "||") or bool(value) is (sign == "&&")
-            other = self.maybe(lambda: self.joined(level + 1), matters)
-            if not (self.skipped and sign in "/%"):
-                value = _wrapped(_BINARY[level][sign](value, other))
-        return value
-
-    def operand(self) -> int:
-        """Return the value of a number, of a part in brackets, or of one with a sign."""
-        word = self.words.pop()
-        if word in _UNARY:
-            return _wrapped(_UNARY[word](self.operand()))
-        if word != "(":
-            octal = word[0] == "0" and word[1:].isdigit()
-            return _wrapped(int(word, 8 if octal else 0))
-        value = self.choice()
-        if self.words.pop() != ")":
-            raise ValueError
-        return value
 
 
 def read_text(path: str | Path, unsaved: Texts | None = None) -> str:
@@ -261,6 +227,7 @@ class SourceText:
         plain: its text with comments replaced by spaces.
         text: the preprocessed text.
         macros: the macros that are defined at its end.
+        bodies: the text of each macro, expanded or not.
         includes: paths of the direct includes, by name; None for system headers and skipped ones.
         namespaces: names of the namespaces in it and in its includes.
     """
@@ -277,6 +244,7 @@ class SourceText:
         # Spaces replace comments and raw strings, so that locations do not change.
         self.plain = _NO_CODE.sub(lambda m: m[2] or " " * len(m[0]), self.original)
         self.macros = Macros()
+        self.bodies: dict[str, str] = {}
         self.includes: dict[str, str | None] = {}
         self.namespaces: set[str] = set()
         self._pieces: list[str] = []  # the parts of the text
@@ -421,6 +389,7 @@ class Preprocessor:
     def _directive(self, source: SourceText, line: re.Match[str]) -> None:
         word, rest = line.groups()
         if word == "define" and (found := _DEFINITION.match(rest)):
+            source.bodies[found[1]] = found[3]
             source.macros.define(found[1], found[2], found[3].strip())
         elif word == "undef":
             source.macros.pop(rest.strip(), None)
@@ -431,6 +400,7 @@ class Preprocessor:
             if path is not None:
                 included = self.read(path, include.span)
                 source.macros |= included.macros
+                source.bodies |= included.bodies
                 source.namespaces |= included.namespaces
 
     def _holds(self, word: str, rest: str, macros: Macros) -> bool:

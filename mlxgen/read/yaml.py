@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -111,38 +110,12 @@ class Document(YamlText):
                 message = f"an entry must be a mapping, not {what}"
                 help = "write '- name: ...', and the other keys below 'name' with its indentation"
                 document.lacks("MG006", message, *extent(text, node), help=help)
-            document.entries = document.whole()
         return document
 
     @property
     def parts(self) -> Sequence[Document]:
         """All files of these entries."""
         return [self]
-
-    def whole(self) -> list[Entry]:
-        """Return the entries, without those that a misplaced '-' or bracket splits in two."""
-        torn: set[Entry] = set()
-        above, keys = None, set[str]()
-        for entry in self.entries:
-            own = set(entry.keys)
-            named = "name" in own or not own.isdisjoint(SIGNATURES)
-            second = above and keys == {"name"} and "name" not in own and entry.name == above.name
-            few = 1 in (len(own), len(keys)) or above in torn
-            fits = few and (second or not named) and keys.isdisjoint(own) and own <= known_keys()
-            if not (above and above.name and fits):
-                above, keys = entry, own
-                continue
-            if above not in torn:
-                begin = entry.node.start_mark.index
-                what = "'-'" if self.text[:begin].rstrip()[-1:] == "-" else "bracket"
-                start = self.text.rfind("-", 0, begin) if what == "'-'" else begin
-                message = f"this {what} begins a new entry, but its keys belong to the one above"
-                where = "below" if what == "'-'" else "next to"
-                help = f"remove the {what}, and write '{entry.keys[0]}' {where} the first key"
-                self.lacks("MG016", message, start, start + 1, help=help)
-            torn |= {above, entry}
-            keys |= own
-        return [entry for entry in self.entries if entry not in torn]
 
     def names(self) -> set[str]:
         """Return all strings that look like the name of an entry, including invalid entries."""
@@ -313,14 +286,6 @@ def _names_of(written: str) -> tuple[str, str]:
     return overload(written) or (last, last)
 
 
-@cache
-def known_keys() -> AbstractSet[str]:
-    """Return all keys of entries."""
-    from .keys import OpEntry
-
-    return OpEntry.model_fields.keys()
-
-
 def quoted(text: str) -> str:
     """Return a string in YAML quotes, on one line."""
     text = " ".join(text.split())
@@ -332,21 +297,6 @@ def _escaped(text: str, style: str | None) -> str:
     if style == "'":
         return text.replace("'", "''")
     return re.sub(r'(["\\])', r"\\\1", text) if style == '"' else text
-
-
-def _open(text: str) -> bool:
-    """Return whether a string has unclosed brackets."""
-    return any(text.count(opening) > text.count(closing) for opening, closing in ("()", "[]"))
-
-
-def _is_piece(key: Node, value: Node) -> bool:
-    """Return whether a key has no value, like the text after a comma between { and }."""
-    return isinstance(key, ScalarNode) and value.tag == _NULL and not value.value
-
-
-def _is_set(node: Node) -> bool:
-    """Return whether a mapping has no values at all."""
-    return isinstance(node, MappingNode) and all(_is_piece(*pair) for pair in node.value)
 
 
 def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:
@@ -454,12 +404,8 @@ class _Reader:
 
     def mapping(self, node: Node, typed: bool, top: bool = False) -> dict[str, Any]:
         data: dict[str, Any] = {}
-        stray = self.strays() if top else {}
-        torn = self.torn(node) if in_flow(node) else {}
-        pieces = {piece for rest in torn.values() for piece in rest}
+        in_braces = in_flow(node)
         for key_node, value_node in node.value:
-            if key_node in stray or key_node in pieces:
-                continue
             odd = not isinstance(key_node, ScalarNode)
             text = self.document.text
             key = text[slice(*extent(text, key_node))] if odd else key_node.value
@@ -477,73 +423,15 @@ class _Reader:
                 typed = key in TYPED_KEYS
             if key_node.tag == _BOOL and not top:
                 self.boolean(key_node, f"YAML reads the key `{key}` as a boolean")
-            elif key_node.tag != _STR:
-                if in_flow(node) and value_node.tag == _NULL:
-                    self.no_value(value_node, f"'{key}'", in_braces=True)
-                else:
-                    self.error("MG011", "a key must be a string", key_node)
-                continue
-            if rest := torn.get(key_node):
-                self.unquoted(key, value_node, rest[-1])
-                data[key] = None
-                continue
-            if self.is_formula(key, top) and in_flow(value_node) and _is_set(value_node):
-                begin, end = extent(self.document.text, value_node)
-                inside = self.document.text[begin + 1 : end - 1].strip()
-                formula = quoted(inside)
-                help = Advice(f"write it without braces: {key}: {formula}", formula)
-                self.error("MG102", f"the formula of '{key}' is in braces", value_node, help)
-                data[key] = None
+            elif key_node.tag != _STR and not (in_braces and value_node.tag == _NULL):
+                self.error("MG011", "a key must be a string", key_node)
                 continue
             value = self.value(value_node, typed)
-            if value is None and (top or not typed):
-                parent = key_node in stray.values()
-                self.no_value(value_node, f"'{key}'", in_braces=in_flow(node), parent=parent)
+            is_missing = value is None and (top or not typed)
+            if is_missing and not (in_braces and None in data.values()):  # else the same mistake
+                self.no_value(value_node, f"'{key}'", in_braces)
             data[key] = value
         return data
-
-    def is_formula(self, key: str, top: bool) -> bool:
-        """Return whether a key has a formula as value, and never a mapping."""
-        return key == "composite" if top else self.key in ("grad", "jvp")
-
-    def torn(self, node: Node) -> dict[Node, list[Node]]:
-        """Find keys whose values end at a comma inside brackets, with the following parts.
-
-        These are formulas between { and } without quotes.
-        """
-        found: dict[Node, list[Node]] = {}
-        pairs = list(node.value)
-        while pairs:
-            key, value = pairs.pop(0)
-            if not isinstance(value, ScalarNode) or value.style or not _open(value.value):
-                continue
-            text, rest = value.value, list[Node]()
-            while _open(text) and pairs and _is_piece(*pairs[0]):
-                rest.append(pairs.pop(0)[0])
-                text += rest[-1].value
-            if rest and not _open(text):
-                found[key] = rest
-        return found
-
-    def unquoted(self, key: str, value: Node, last: Node) -> None:
-        """Report a value with commas outside of quotes."""
-        start, end = value.start_mark.index, extent(self.document.text, last)[1]
-        text = quoted(self.document.text[start:end])
-        help = Advice(f"put the value in quotes: {key}: {text}", text)
-        message = f"the value of '{key}' ends at a comma, because it is between {{ and }}"
-        span, op = self.document.at(start, end), self.entry.name
-        self.document.diags.error("MG012", message, span, help=help, op=op)
-
-    def strays(self) -> dict[Node, Node]:
-        """Find unknown keys that probably belong below the key without a value above them."""
-        found: dict[Node, Node] = {}
-        empty = None
-        for key, value in self.entry.node.value:
-            if isinstance(key, ScalarNode) and key.value in known_keys():
-                empty = key if value.tag == _NULL and not value.value else None
-            elif empty:
-                found[key] = empty
-        return found
 
     def scalar(self, node: ScalarNode, typed: bool) -> Any:
         tag, text = node.tag, node.value
@@ -568,18 +456,14 @@ class _Reader:
         quoted = f'"{node.value}"'
         self.error("MG010", message, node, Advice(f"quote it: {quoted}", quoted))
 
-    def no_value(
-        self, node: Node, what: str, in_braces: bool = False, parent: bool = False
-    ) -> None:
+    def no_value(self, node: Node, what: str, in_braces: bool = False) -> None:
         if node.tag not in _STANDARD_TAGS:
             return  # reported elsewhere
         help = "add a value, or remove it"
         if in_braces and (glued := re.search(r"(\w+)[:=]", what)):
             help = f"write '{glued[1]}: ...', with a space after the colon"
         elif in_braces and not node.value:
-            help = "quote a value that contains commas, because a comma ends it between { and }"
-        elif parent:
-            help = f"indent the lines below if they belong to {what}"
+            help = "quote a value that contains commas or braces"
         elif self.key == "grad":
             help = "write 'none' if no gradient exists, 'zero' if it is zero"
         self.error("MG012", f"{what} has no value", node, help)

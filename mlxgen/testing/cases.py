@@ -192,8 +192,11 @@ class SampleArray:
         if self.sums and dtype != mx.float64:
             dtype = mx.float32
         dtype = self.dtype or dtype
+        if self.orders and not self.shape:
+            raise ValueError(f"'{self.name}' has no last axis that could be {min(self.orders)}")
         if self.values is not None:
-            return mx.array(self.values, dtype=dtype)
+            self._check_values()
+            return self._stored(self.values, dtype)
         if 0 in self.shape:
             return mx.zeros(self.shape, dtype)
         if self.low > self.high:
@@ -206,7 +209,23 @@ class SampleArray:
             rows = values.reshape(-1, values.shape[-1])
             for i in np.flatnonzero(~rows.any(axis=1)):
                 rows[i, rng.integers(rows.shape[1])] = self.high or self.low
-        return mx.array(values, dtype=dtype)
+        return self._stored(values, dtype)
+
+    def _stored(self, values: Any, dtype: mx.Dtype) -> mx.array:
+        """Return numbers as an array, if its own dtype represents them."""
+        array = mx.array(values, dtype=dtype)
+        is_whole = self.dtype is not None and mx.issubdtype(dtype, mx.integer)
+        if is_whole and not np.array_equal(np.array(array), values):
+            raise ValueError(f"some numbers of '{self.name}' are not valid {dtype}")
+        return array
+
+    def _check_values(self) -> None:
+        """Raise an error for values outside of the domain, or not ordered as declared."""
+        finite = self.values[np.isfinite(self.values)]
+        if finite.size and not self.low <= finite.min() <= finite.max() <= self.high:
+            raise ValueError(f"'{self.name}' has numbers outside of {self.low} to {self.high}")
+        if broken := [name for name in sorted(self.orders) if not ORDERS[name](self.values)]:
+            raise ValueError(f"the numbers of '{self.name}' are not {broken[0]}")
 
     def _integers(self, dtype: mx.Dtype, rng: np.random.Generator) -> Any:
         """Draw integers. Those of a dtype of their own are all in the domain."""
@@ -238,6 +257,8 @@ class SampleArray:
     def _floats(self, rng: np.random.Generator) -> Floats:
         """Draw floats that are in the domain, if it is an interval, after moves by the stencil."""
         if "positive_definite" in self.orders:
+            if len(self.shape) < 2 or self.shape[-1] != self.shape[-2]:
+                raise ValueError(f"the last axes of '{self.name}' are not square matrices")
             factors = rng.uniform(-1, 1, self.shape)
             return factors @ np.swapaxes(factors, -1, -2) + np.eye(self.shape[-1])
         margin = len(testing.STENCIL) * self.step if self.high > self.low else 0

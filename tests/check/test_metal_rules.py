@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from mlxgen.check.metal_names import unknown_names
 from mlxgen.command.operators import mlx_include
 from mlxgen.emulator import check_rules
+from mlxgen.emulator.names import unknown_names
 from mlxgen.emulator.rules import BrokenRule, broken_rules
 from mlxgen.model.kinds import Kind
 from mlxgen.model.op import Expr, Kernel, Template

@@ -22,7 +22,8 @@ from mlxgen.__main__ import COMMANDS, cli
 from mlxgen.command.cli import say
 from mlxgen.command.inputs import MLXGEN
 from mlxgen.diagnostics import sections
-from mlxgen.package import backend, toolchain
+from mlxgen.package import backend, kept, rebuild, toolchain
+from mlxgen.plugins.interactive import request
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cli.md"
@@ -124,6 +125,14 @@ def test_every_variable_is_listed() -> None:
     )
     listed = [name for line in lines for name in re.findall(r"`(\w+)`", line)]
     assert sorted(listed) == sorted(read)
+
+
+def test_kinds_of_the_cache() -> None:
+    found = {rebuild.KIND, request.KIND, toolchain.PRECOMPILED, *kept._OTHERS}
+    for path in (ROOT / "mlxgen").rglob("*.py"):
+        found |= {*re.findall(r'obtain\("(\w+)"', path.read_text(encoding="utf-8"))}
+    rows = re.findall(r"^\| (`.+?) \|", SECTIONS["cache"], re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == found
 
 
 def test_examples(tmp_path: Path) -> None:

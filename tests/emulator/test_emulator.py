@@ -314,11 +314,11 @@ def test_divergence(load, x, body, message):
 
 RACES = [
     # threads of one threadgroup, then threads of several
-    ("y[i / 64] = x[i];", 256, r"buffer 1 \(y\), byte \d+ is written, which thread \(\d+, 0, 0\)"),
+    ("y[i / 64] = x[i];", 256, r"buffer 1 \(y\), byte \d+ is written by thread \(\d+, 0, 0\)"),
     ("threadgroup float s[64]; s[j] = x[i]; y[i] = s[63 - j];", 64, r"race: s, byte \d+ is"),
     ("y[i] = x[i]; y[i] += y[i ^ 32];", 64, r"race: buffer 1 \(y\), byte \d+ is"),
-    ("y[j] = x[i];", 128, "another threadgroup accesses, too"),
-    ("y[i] = x[i] + y[j];", 128, "another threadgroup accesses, too"),
+    ("y[j] = x[i];", 128, "accessed by another threadgroup, not"),
+    ("y[i] = x[i] + y[j];", 128, "accessed by another threadgroup, not"),
     # ordered accesses
     (
         "threadgroup float s[64]; s[j] = x[i]; threadgroup_barrier(mem_flags::mem_threadgroup);"

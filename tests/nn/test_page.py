@@ -1,11 +1,12 @@
-"""Executes the examples of docs/train.md."""
+"""Executes the examples of docs/train.md, and compares the list in docs/train-reference.md."""
 
 import re
 from pathlib import Path
 
 import mlxops
 
-PAGE = Path(__file__).parents[2] / "docs" / "train.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "train.md"
 
 
 def test_examples():
@@ -22,8 +23,9 @@ def test_examples():
 
 
 def test_operators():
-    """The page lists all operators of mlxops.nn."""
-    table = re.findall(r"^\| (`.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    """The reference lists all operators of mlxops.nn."""
+    page = (DOCS / "train-reference.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(table))) == {
         name for name in dir(mlxops.nn) if not name.startswith("_")
     }

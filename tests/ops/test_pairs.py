@@ -8,8 +8,10 @@ ALL_PAIRS=1 tests more, which takes some minutes.
 """
 
 import os
+import re
 import zlib
 from functools import cache
+from pathlib import Path
 
 import mlx.core as mx
 import mlxops
@@ -24,7 +26,7 @@ from mlxgen.testing.cases import Subject, _operators, _resolve
 ALL = "ALL_PAIRS" in os.environ
 BATCH = 2
 
-# Operators that docs/train.md or the reference calls once differentiable.
+# Operators that docs/train-reference.md or docs/operators.md calls once differentiable.
 ONCE = {"grid_sample", "gammainc", "gammaincc", "gammaincinv", "gammainccinv"}
 ONCE |= {"betainc", "betaincc", "betaincinv", "betainccinv"}
 # MLX's matmul has a wrong vmap of its jvp, and these operators are made of it: the reference says
@@ -36,6 +38,13 @@ RECURRENT |= {"nn.wkv6", "nn.wkv7"}
 pytestmark = pytest.mark.skipif(
     metal_backend() is not None, reason="the derivatives are in float64, on the CPU"
 )
+
+
+def test_exported_models_have_second_derivatives():
+    """docs/exported.md says so of the functions that replace patterns."""
+    page = Path(__file__).parents[2] / "docs" / "exported.md"
+    used = set(re.findall(r"`mlxops\.([\w.]+)`", page.read_text(encoding="utf-8")))
+    assert len(used) == 5 and not used & ONCE
 
 
 class Transforms:

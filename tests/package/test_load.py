@@ -541,8 +541,8 @@ def test_ipython(capsys: pytest.CaptureFixture[str]) -> None:
     for before, after, expected in (
         ("grad: {x: grad", "grad: {x: gard", "<cell>:7:13: error[MG303]"),
         ("fabs(x));\n}\n```", "fabz(x));\n}\n```", "<cell>:15:33: error[MG814]"),
-        ("```cpp", "```rust", "<cell>:12:1: error[MG016]"),
-        ("~~~\n", "\n", "<cell>:19:1: error[MG016]"),
+        ("```cpp", "```rust", "<cell>:12:1: error[MG001]"),
+        ("~~~\n", "\n", "<cell>:19:1: error[MG001]"),
     ):
         assert before in CELL
         done = shell.run_cell(f"%%mlxgen signs\n{CELL.replace(before, after)}")

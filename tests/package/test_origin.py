@@ -11,7 +11,6 @@ import pytest
 
 import mlxgen
 from mlxgen.package import origin
-from mlxgen.package.backend import tomllib
 
 FOLDER = Path(mlxgen.__file__).parent
 VERSION = mlxgen.__version__
@@ -64,11 +63,3 @@ def test_a_folder_in_pythonpath(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(importlib.metadata, "distribution", distribution)
     assert origin.find().requirement == f"{FOLDER}[build]"
-
-
-def test_urls_are_those_of_the_distributions() -> None:
-    root = FOLDER.parent
-    for path in (root / "pyproject.toml", FOLDER / "pyproject.toml"):
-        urls = tomllib.loads(path.read_text(encoding="utf-8"))["project"]["urls"]
-        assert urls["Source"] == origin.REPOSITORY
-    assert f"{origin.REPOSITORY}/blob/main/docs" == origin.DOCUMENTATION

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.release import address
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -44,16 +46,18 @@ def test_twine_accepts_them(dist: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mlxgen", "mlxgen_ops"])
 def test_pages_of_the_index(dist: Path, name: str) -> None:
-    """Links are absolute, and those into the repository name files that it has."""
+    """Links are absolute after the first release, and those into the repository name its files."""
     metadata = email.message_from_bytes(files(dist, name)["PKG-INFO"])
     urls = dict(text.split(", ") for text in metadata.get_all("Project-URL", []))
     page = metadata.get_payload()
     assert isinstance(page, str)
     links = re.findall(r"\]\(([^)]+)\)", page)
-    assert links and all(link.startswith("https://") for link in links)
-    blob = f"{urls['Source']}/blob/main/"
+    blob = f"{urls['Source']}/blob/main/" if "Source" in urls else "../"
     inside = [link.removeprefix(blob) for link in links if link.startswith(blob)]
-    assert inside and all((ROOT / path).is_file() for path in inside)
+    others = [link for link in links if not link.startswith(blob)]
+    assert inside and all((ROOT / path.partition("#")[0]).is_file() for path in inside)
+    assert all(link.startswith("https://") for link in others)
+    assert urls.get("Source", "") == address(ROOT)
     assert metadata["Author"] and metadata.get_all("Classifier")
 
 

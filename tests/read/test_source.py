@@ -205,7 +205,7 @@ def test_aliases_share_values(loader):
          [("MG012", "", 2), ("MG012", "~", 3), ("MG012", "null", 4)]),
         ("- samples:\n", [("MG012", "", 1)]),
         ("- tags:\n  - a\n  -\n", [("MG012", "", 3)]),
-        ("- grad: {x: where(a, b), y: c}\n", [("MG012", "where(a, b)", 1)]),
+        ("- grad: {x: where(a, b), y: c}\n", [("MG012", "", 1)]),
         # MG013: quotes
         ("- signature: f(x: array) -> array\n", [("MG013", ":", 1)]),
         ("- grad:\n    x: *grad\n", [("MG013", "*", 2)]),
@@ -254,9 +254,7 @@ REST = '  signature: "f(x: array) -> array"\n  composite: x\n'
         ("- name: f\n  doc: it's: fine\n" + REST, "MG013", 2, 12),
         ("- name: f\n  doc: |x\n    y\n", "MG013", 2, 8),
         ("- name: f\n  tags: [nn,\n  doc: F.\n", "MG001", 2, 9),
-        ("- name: f\n- doc: F.\n- vmap: none\n", "MG016", 2, 1),
-        ("- name: f\n- signature: f(array x)\n  doc: F.\n", "MG016", 2, 1),
-        ("- name: f\n  doc: F.\n- vmap: none\n", "MG016", 3, 1),
+        ("- name: f\n  grad: {x: where(a, b, c)}\n" + REST, "MG012", 2, 23),
         ("- name: f\n" + REST + "  grad:\n  x: grad\n", "MG012", 4, 8),
         ("All of them.\n- name: f\n" + REST, "MG004", 1, 1),
     ],
@@ -281,7 +279,7 @@ def test_no_value_says_what_to_write():
     )
     assert [item.help for item in diags.sorted()] == [
         "write 'none' if no gradient exists, 'zero' if it is zero",
-        'put the value in quotes: x: "f(a, b)"',
+        "quote a value that contains commas or braces",
         "add a value, or remove it",
     ]
 

@@ -443,6 +443,15 @@ BAD_SAMPLES = {
     "values": ({"x": {"values": [[1, 2], [3]]}}, "inhomogeneous"),
     "dtype": ({"x": {"dtype": "flaot32"}}, "flaot32"),
     "check": ({"x": {"low": 1}, "n": 0}, r"\[logs\] n must be positive"),
+    "outside": (
+        {"x": {"values": [1, 5], "low": 0, "high": 4}},
+        "'x' has numbers outside of 0.0 to",
+    ),
+    "order": ({"x": {"values": [2, 1], "sorted": True}}, "the numbers of 'x' are not sorted"),
+    "no axis": ({"x": {"shape": [], "sorted": True}}, "'x' has no last axis that could be sorted"),
+    "no matrix": ({"x": {"shape": [2, 3], "positive_definite": True}}, "are not square matrices"),
+    "whole": ({"x": {"values": [1.5], "dtype": "int32"}}, "of 'x' are not valid .*int32"),
+    "range": ({"x": {"low": 300, "high": 400, "dtype": "uint8"}}, "of 'x' are not valid .*uint8"),
     "domain": ({"x": {"values": [1.0, -1.0]}}, r"out\[1\] is nan: .* change the sample"),
     "pole": ({"x": {"values": [1.0, 0.0]}}, r"out\[1\] is -inf"),
 }

@@ -1,4 +1,4 @@
-"""Derivatives of MLX's GPU kernels, as docs/train.md describes them."""
+"""Derivatives of MLX's GPU kernels, as docs/train-comparison.md describes them."""
 
 from __future__ import annotations
 

@@ -37,9 +37,15 @@ CONTENTS = {
         "docs/language",
         "docs/settings",
         "docs/operators",
+        "docs/train-reference",
+        "docs/train-comparison",
         "docs/accuracy",
+        "aten/README",
+        "docs/aten",
         "mlxgen/diagnostics/errors",
         "docs/releases-of-mlx",
+        "docs/stability",
+        "docs/glossary",
     ],
     "Explanation": [
         "docs/architecture",
@@ -52,12 +58,19 @@ CONTENTS = {
         "docs/benchmark-results",
         "docs/torchgen",
     ],
-    "Contributing": ["CONTRIBUTING", "docs/releasing", "CHANGELOG", "SECURITY", "CODE_OF_CONDUCT"],
+    "Contributing": [
+        "CONTRIBUTING",
+        "docs/add-operator",
+        "docs/releasing",
+        "CHANGELOG",
+        "SECURITY",
+        "CODE_OF_CONDUCT",
+    ],
 }
 """The pages in their order. Pages without an entry follow those of "How-to"."""
 
 OTHERS = (
-    "mlxgen/diagnostics/errors",
+    *("mlxgen/diagnostics/errors", "aten/README"),
     *("CONTRIBUTING", "CHANGELOG", "SECURITY", "CODE_OF_CONDUCT"),
 )
 """The pages outside of docs/ and examples/."""

@@ -102,7 +102,7 @@ def _wrong(cell: str, number: int, message: str, help: str) -> LoadError:
     diags = Diagnostics()
     diags.add_source(_NAME, f"\n{cell}")
     length = len(cell.splitlines()[number])
-    diags.error("MG016", message, Span(_NAME, number + 2, 1, number + 2, length + 1), help=help)
+    diags.error("MG001", message, Span(_NAME, number + 2, 1, number + 2, length + 1), help=help)
     return LoadError(diags.render_text(), diags.render_text(color=True))
 
 

@@ -123,7 +123,7 @@ def _package(name: str) -> Iterator[tuple[str, str]]:
 
     package = re.sub(r"[-.]", "_", name)
     values = {"name": name, "package": package, "mlx": _mlx()}
-    values["install"] = f"{origin.DOCUMENTATION}/install.md"
+    values["install"] = origin.REPOSITORY and f"{origin.REPOSITORY}/blob/main/docs/install.md"
     environment = Environment(
         variable_start_string="<<",
         variable_end_string=">>",
