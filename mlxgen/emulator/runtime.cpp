@@ -30,6 +30,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "mlxgen_metal/races.h"
@@ -175,6 +176,9 @@ uint8_t* reserved;
 size_t reserved_size;
 int slot_shift;
 std::unordered_map<const void*, Shared> shared_memory;
+// The addresses that atomic operations of this launch have filled with 0xFF,
+// as unwritten memory.
+std::unordered_set<const void*> stored;
 alignas(64) char arena[max_threadgroup_memory];
 size_t arena_used;
 size_t bound_memory; // threadgroup memory whose size the launch has set
@@ -753,7 +757,8 @@ void check_written() {
       auto p = region.copy + i;
       bool filled =
           std::all_of(p, p + region.item, [](uint8_t b) { return b == 0xFF; });
-      if (filled && !races::was_written(*region.watched, i)) {
+      if (filled && stored.count(p) == 0 &&
+          !races::was_written(*region.watched, i)) {
         first = missing++ == 0 ? i / region.item : first;
       }
     }
@@ -1172,6 +1177,15 @@ Lanes exchange(
   return {simdgroup.slots[parity][0], simdgroup.active[parity], lane};
 }
 
+void wrote(const void* address, size_t size) {
+  constexpr uint8_t unwritten[] = {
+      0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF};
+  if (memcmp(address, unwritten, size) == 0) {
+    Inside inside;
+    stored.insert(address);
+  }
+}
+
 void unsupported(const char* what) {
   fail(std::string("unsupported: ") + what, __builtin_return_address(0));
 }
@@ -1317,6 +1331,7 @@ int mlxgen_metal_launch(
   error.clear();
   error_pc = nullptr;
   error_thread.clear();
+  stored.clear();
   entry = &library->entries[launch->entry];
   random_state = launch->seed;
   arena_used = max_threadgroup_memory; // all of it may be in use

@@ -132,6 +132,12 @@ def test_atomic_outputs() -> None:
     same(run(source, call=call, atomic_outputs=True), [67])
 
 
+def test_atomic_store_is_a_write() -> None:
+    source = "atomic_store_explicit(&y[thread_position_in_grid.x], -1, memory_order_relaxed);"
+    call = {"output_dtypes": [mx.int32]}
+    same(run(source, call=call, atomic_outputs=True), mx.full(X.shape, -1))
+
+
 def test_positions_in_three_axes() -> None:
     source = """
         uint3 p = thread_position_in_grid;
@@ -148,7 +154,7 @@ def test_positions_in_three_axes() -> None:
 
 def test_verbose_prints_what_mlx_prints(capsys: pytest.CaptureFixture[str]) -> None:
     run(COPY, call={"template": [("T", mx.float16), ("B", True)], "verbose": True})
-    name = "custom_kernel_k_float16_t_1_float_float"
+    name, values = "custom_kernel_k_float16_t_1_float_float", "<float16_t, 1>"
     assert capsys.readouterr().out == textwrap.dedent(f"""\
         Generated source code for `k`:
         ```
@@ -161,7 +167,7 @@ def test_verbose_prints_what_mlx_prints(capsys: pytest.CaptureFixture[str]) -> N
         y[i] = x[i];
         }}
 
-        template [[host_name("{name}")]] [[kernel]] decltype({name}<float16_t, 1>) {name}<float16_t, 1>;
+        template [[host_name("{name}")]] [[kernel]] decltype({name}{values}) {name}{values};
 
         ```
         """)
@@ -368,8 +374,13 @@ def test_only_inside() -> None:
     def called() -> bool:
         return bool(mx.metal.is_available())
 
+    @emulate(pretend=True)
+    def recursive(n: int) -> bool:
+        return called() and (n == 0 or recursive(n - 1))
+
     same(bare(), X)
-    assert called() and not mx.metal.is_available()
+    assert recursive(2) and not mx.metal.is_available()
+    assert mx.fast.metal_kernel is patched
     assert "emulated" in repr(inside)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
@@ -27,8 +27,7 @@ from ...command.inputs import MLXGEN, contents, digest
 from ...command.write import put
 from ...diagnostics import Diagnostics
 from ...model.op import Op
-from ...package import compat, toolchain
-from ...package.cache import Cache, folder
+from ...package import compat, process, toolchain
 from ...package.toolchain import BuildError, Common
 from ...package.uses import Compiled, compiled
 from ...read.cpp import Reader
@@ -155,10 +154,10 @@ class Chosen:
             CompatError: If MLX or nanobind is missing, or they do not match.
             OSError: If no folder can be written.
         """
-        found = module.found_toolchain(say)
+        found = process.found_toolchain(say)
         used = compiled(self.settings, found.mlx_version, diags)
-        common = module.obtain_common(found, say, precompile=False)
-        emulated = module.obtain_common(found, say, False, emulated=True) if metal else common
+        common = process.obtain_common(found, say, precompile=False)
+        emulated = process.obtain_common(found, say, False, emulated=True) if metal else common
         for one in {id(one): one for one in (common, emulated)}.values():
             if module.is_unprecompiled(one):
                 module.start_precompile(emulated=one is not common)
@@ -229,13 +228,15 @@ class _Compiler:
         def make(made: Path) -> Iterable[str]:
             package = made / settings.name
             put(package, {path.removeprefix("python/"): text for path, text in python.items()})
-            module.link(self.common, found, [*objects, *more, *archives], self.used, package)
+            process.link(self.common, found, [*objects, *more, *archives], self.used, package)
             module.complete(package, settings, self.emulated, found, self.used)
             return []
 
         key = digest(objects, archives, more, self.used, python, settings.version)
         names = ", ".join(op.path for op in self.chosen.ops if not op.entry.internal)
-        return _obtain("tests", key, f"{names[:60]} of {settings.name}", make) / settings.name
+        return (
+            process.obtain("tests", key, f"{names[:60]} of {settings.name}", make) / settings.name
+        )
 
     @cached_property
     def _headers(self) -> str:
@@ -264,7 +265,7 @@ class _Compiler:
             return []
 
         about = f"{part.name} of {self.chosen.settings.name}"
-        return str(_obtain("objects", key, about, make) / "object.o")
+        return str(process.obtain("objects", key, about, make) / "object.o")
 
     def _device(self) -> str:
         """Return the object of the substitute for MLX's Metal device."""
@@ -279,15 +280,8 @@ class _Compiler:
             return []
 
         key = digest(command, *contents(source.parent, "device.cpp", "include/**/*.h"))
-        return str(_obtain("objects", key, "the emulated Metal device", make) / "object.o")
-
-
-def _obtain(kind: str, key: str, about: str, make: Callable[[Path], Iterable[str]]) -> Path:
-    """Return the folder of a cached item, or one of this process if the cache is not writable."""
-    try:
-        return Cache(folder()).obtain(kind, key, about, make)
-    except OSError:
-        return Cache(module.local_folder()).obtain(kind, key, about, make)
+        about = "the emulated Metal device"
+        return str(process.obtain("objects", key, about, make) / "object.o")
 
 
 def chosen(

@@ -8,7 +8,6 @@ given strings, both errors in the entries and compiler errors in the functions.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
@@ -17,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress

@@ -73,10 +73,7 @@ def _build(key: str) -> Path:
         found = process.found_toolchain(say)
         common = process.obtain_common(found, say, precompile=False)
         about = f"the emulation of metal_kernel for MLX {found.mlx_version}"
-        try:
-            return Cache(folder()).obtain("metal-node", key, about, make)
-        except OSError:
-            return Cache(process.local_folder()).obtain("metal-node", key, about, make)
+        return process.obtain("metal-node", key, about, make)
     except (compat.CompatError, toolchain.BuildError, OSError) as error:
         raise EmulationError(f"the emulation of metal_kernel cannot be built: {error}") from None
 

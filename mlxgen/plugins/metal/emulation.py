@@ -12,11 +12,15 @@ import mlx.core as mx
 
 from ...emulator import EmulationError
 from . import build, kernel
-from .pretend import Pretend, is_gpu
+from .pretend import Pretend
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _stack: list[Emulation] = []
+
+
+def _mode() -> bool | None:
+    return _stack[-1].unwritten if _stack else None
 
 
 class Emulation(ContextDecorator):
@@ -33,15 +37,16 @@ class Emulation(ContextDecorator):
         self.launches: Counter[str] = Counter()
         self.errors: list[str] = []
 
+    def _recreate_cm(self) -> Emulation:
+        """Return an emulation of its own for each call of a decorated function."""
+        return Emulation(pretend=self.pretend is not None, unwritten=self.unwritten)
+
     def __enter__(self) -> Emulation:
         self._original = mx.fast.metal_kernel
-        if not _stack:
-            mx.fast.metal_kernel = kernel.metal_kernel(
-                self._original,
-                lambda: bool(_stack),
-                lambda stream: _stack[-1].stream(stream),
-                lambda: _stack[-1].unwritten,
-            )
+        if _stack:
+            _stack[-1].update()
+        else:
+            mx.fast.metal_kernel = kernel.metal_kernel(self._original, _mode)
         _stack.append(self)
         if self.pretend:
             self.pretend.start()
@@ -66,11 +71,6 @@ class Emulation(ContextDecorator):
                 self.pretend.stop()
             _stack.pop()
             mx.fast.metal_kernel = self._original
-
-    def stream(self, stream: Any) -> Any:
-        """Return the stream of the CPU for the argument `stream` of a kernel."""
-        on_gpu = stream is None or is_gpu(getattr(stream, "device", stream))
-        return mx.Device(mx.cpu) if on_gpu else stream
 
     def update(self) -> None:
         """Add what has happened since the last call to `launches` and `errors`."""

@@ -16,10 +16,10 @@ from .signature import Declared, Form, form_of, function, type_name
 
 MAX_THREADS = 1024  # of a threadgroup
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_MODES = ("safe", "relaxed", "fast")
 _GROUP = "at most 1024 threads in all, at least 1 along each axis"
 
-Stream = Callable[[Any], Any]
+# Whether elements that no thread writes are an error; None outside of the emulation.
+Mode = Callable[[], bool | None]
 
 
 class EmulatedKernel:
@@ -29,15 +29,11 @@ class EmulatedKernel:
         self,
         declared: Declared,
         original: Callable[..., Any],
-        active: Callable[[], bool],
-        stream: Stream,
-        whole: Callable[[], bool],
+        mode: Mode,
     ) -> None:
         self.declared = declared
         self.original = original  # of MLX, for calls outside of the emulation
-        self.active = active
-        self.stream = stream
-        self.whole = whole
+        self.mode = mode
         self.compiled: dict[tuple[Form, bool], Any] = {}
         self.infos = declared.infos
 
@@ -83,7 +79,8 @@ class EmulatedKernel:
             "grid": grid,
             "threadgroup": threadgroup,
         }
-        if not self.active():
+        whole = self.mode()
+        if whole is None:
             more = {"template": template, "init_value": init_value}
             return list(self.original(**given, **more, verbose=verbose, stream=stream))
         for name, value in given.items():
@@ -116,7 +113,7 @@ class EmulatedKernel:
         if verbose:
             text = function(declared, form, lines=False)
             print(f"Generated source code for `{declared.name}`:\n```\n{text}\n```")
-        call = self.compiled.get((form, self.whole())) or self._compile(form)
+        call = self.compiled.get((form, whole)) or self._compile(form, whole)
         group = [min(t, g) for t, g in zip(threadgroup, grid, strict=True)]
         place = self._stream(stream)
         contiguous = declared.contiguous
@@ -125,10 +122,10 @@ class EmulatedKernel:
         )
         return outputs
 
-    def _compile(self, form: Form) -> Any:
+    def _compile(self, form: Form, whole: bool) -> Any:
         source = function(self.declared, form, lines=True)
-        made = build.loaded(self.declared.name, source, self.whole())
-        return self.compiled.setdefault((form, self.whole()), made)
+        made = build.loaded(self.declared.name, source, whole)
+        return self.compiled.setdefault((form, whole), made)
 
     # -- arguments
 
@@ -141,13 +138,12 @@ class EmulatedKernel:
             self._fail(ValueError, message, f"give one for each of {', '.join(names)}")
 
     def _array(self, name: str, value: Any) -> mx.array:
-        if not isinstance(value, mx.array):
-            if not isinstance(value, bool | int | float | complex):
-                message = f"input '{name}' is a {type(value).__name__}"
-                self._fail(TypeError, message, "give an mx.array or a number")
-            value = mx.array(value)
-        self._metal_type(f"input '{name}'", value.dtype)
-        return value
+        if not isinstance(value, mx.array | bool | int | float | complex):
+            message = f"input '{name}' is a {type(value).__name__}"
+            self._fail(TypeError, message, "give an mx.array or a number")
+        array = value if isinstance(value, mx.array) else mx.array(value)
+        self._metal_type(f"input '{name}'", array.dtype)
+        return array
 
     def _metal_type(self, what: str, dtype: Any) -> None:
         if not isinstance(dtype, mx.Dtype):
@@ -197,23 +193,12 @@ class EmulatedKernel:
         if device_type(stream) is not None and not is_gpu(stream):
             message = "Only supports the GPU, but the stream is that of the CPU"
             self._fail(ValueError, message, "leave out `stream`, or give mx.gpu")
-        return self.stream(stream)
+        on_gpu = stream is None or is_gpu(getattr(stream, "device", stream))
+        return mx.Device(mx.cpu) if on_gpu else stream
 
 
-def metal_kernel(
-    original: Callable[..., Any],
-    active: Callable[[], bool],
-    stream: Stream,
-    whole: Callable[[], bool],
-) -> Callable[..., EmulatedKernel]:
-    """Return the function that replaces `mx.fast.metal_kernel`.
-
-    Args:
-        original: MLX's function.
-        active: Whether kernels are emulated now.
-        stream: Returns the stream of the CPU for the argument `stream` of a call.
-        whole: Whether elements that no thread writes are an error.
-    """
+def metal_kernel(original: Callable[..., Any], mode: Mode) -> Callable[..., EmulatedKernel]:
+    """Return the function that replaces MLX's `mx.fast.metal_kernel`."""
 
     def emulated(
         name: str,
@@ -255,6 +240,6 @@ def metal_kernel(
         if buffers > MAX_BUFFERS:
             message = f"[metal_kernel] {name}: {buffers} buffers, but Metal has {MAX_BUFFERS}"
             raise ValueError(f"{message}\nhelp: join arrays, or pass sizes as template arguments")
-        return EmulatedKernel(declared, made, active, stream, whole)
+        return EmulatedKernel(declared, made, mode)
 
     return emulated

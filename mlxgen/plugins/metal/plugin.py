@@ -50,8 +50,10 @@ def metal() -> Iterator[Emulation]:
     mx.synchronize()
     seen.update()
     _launched.update(seen.launches)
-    if seen.errors:
-        shown = "\n".join(dict.fromkeys(seen.errors))
+    errors = dict.fromkeys(seen.errors)
+    seen.errors.clear()
+    if errors:
+        shown = "\n".join(errors)
         pytest.fail(f"errors of emulated Metal kernels:\n{shown}", pytrace=False)
 
 

@@ -11,6 +11,7 @@
 
 #include "device.cpp"
 #include "mlx/primitives.h"
+#include "mlx/scheduler.h"
 #include "mlxgen/python.h"
 
 namespace mx = mlx::core;
@@ -21,12 +22,20 @@ namespace {
 using Sizes = std::array<int64_t, 3>;
 using Infos = std::vector<std::array<bool, 3>>; // shape, strides, ndim
 
+/**
+ * Whether a task may throw. Older releases of MLX (0.32.0) end the process;
+ * there, an error is raised at the end of the emulation.
+ */
+template <typename S = mx::scheduler::Scheduler>
+constexpr bool tasks_may_throw =
+    requires(S& scheduler, mx::Stream s) { scheduler.check_error(s); };
+
 /** A compiled kernel; it exists until the process ends. */
 struct Kernel {
   Kernel(const std::string& name, const std::string& object, bool whole) {
     library = mx::metal::emulation::open(name, object);
     state.library = library.get();
-    state.raises = true;
+    state.raises = tasks_may_throw<>;
     state.whole = whole;
   }
   std::unique_ptr<MTL::Library> library;

@@ -58,7 +58,7 @@ class Declared:
 
     @property
     def infos(self) -> list[list[bool]]:
-        """Whether the source names the shape, the strides and the rank of each input."""
+        """The use of the shape, the strides and the rank of each input in the source."""
         words = ("shape", "strides", "ndim")
         return [[f"{name}_{word}" in self.source for word in words] for name in self.inputs]
 
