@@ -288,6 +288,13 @@ def test_errors_that_numpy_drops() -> None:
         np.array(run(FAULTS["read outside"][0]))
 
 
+def test_outer_emulations_count_too(emulation: Any) -> None:
+    same(run(COPY), X)
+    with emulate() as inner:
+        same(run(COPY), X)
+    assert inner.launches == {"k": 1} and emulation.launches == {"k": 2}
+
+
 def test_unwritten_can_be_allowed() -> None:
     source, _ = FAULTS["unwritten"]
     with emulate(unwritten=False):

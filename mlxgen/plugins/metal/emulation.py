@@ -64,6 +64,7 @@ class Emulation(ContextDecorator):
                 mx.synchronize()
             self.update()
             hidden = [message for message in self.errors if message not in build.raised]
+            build.raised.update(hidden)
             if hidden and error is None:
                 raise EmulationError(hidden[0])
         finally:
@@ -73,11 +74,12 @@ class Emulation(ContextDecorator):
             mx.fast.metal_kernel = self._original
 
     def update(self) -> None:
-        """Add what has happened since the last call to `launches` and `errors`."""
+        """Count the events since the last call, in this emulation and in those around it."""
         if build.extension.cache_info().currsize:  # a kernel was compiled
             launches, errors = build.extension().take()
-            self.launches.update(launches)
-            self.errors += errors
+            for emulation in _stack:
+                emulation.launches.update(launches)
+                emulation.errors += errors
 
 
 @overload
