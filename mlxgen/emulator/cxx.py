@@ -28,7 +28,7 @@ _ERROR = re.compile(r"^(.+?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)", re.MULTILI
 _HEADER = re.compile(r"[\w-]+(?:[./][\w-]+)*")
 
 
-class EmulationError(Exception):
+class EmulationError(RuntimeError):
     """A kernel that cannot be compiled or run, or that did something invalid."""
 
 

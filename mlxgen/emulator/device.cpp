@@ -7,7 +7,7 @@
 // dispatch becomes a task of MLX's CPU stream, because its inputs are computed
 // by earlier tasks. Errors of kernels are collected for mlxgen_metal_report(),
 // which the pytest plugin calls after each test; the outputs of a failed launch
-// are NaN.
+// are NaN. plugins/metal also raises an error where the outputs are evaluated.
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -58,8 +58,8 @@ namespace {
 /** Launches and errors since the last report. */
 struct Record {
   std::mutex mutex;
-  std::map<std::string, uint64_t> launches;
-  std::vector<std::string> errors;
+  emulation::Events events;
+  std::set<std::string> messages; // of all errors
   std::set<const void*> filled; // outputs that the launcher initialized
   uint64_t count = 0;
 };
@@ -152,6 +152,9 @@ mlxgen_metal::Argument argument_of(const array& a, int64_t offset) {
   out.data = data + offset;
   out.start = data + low * item;
   out.size = a.size() == 0 ? 0 : uint64_t((high - low + 1) * item);
+  out.offset = uint64_t(
+      reinterpret_cast<char*>(out.start) -
+      static_cast<const char*>(a.buffer().raw_ptr()));
   out.code = code_of(a.dtype());
   return out;
 }
@@ -207,13 +210,11 @@ std::string compiled(const std::string& name, const std::string& source) {
   return object;
 }
 
-std::unique_ptr<MTL::Library> load(
+} // namespace
+
+std::unique_ptr<MTL::Library> emulation::open(
     const std::string& name,
-    const std::string& source) {
-  auto object = prebuilt(name, source);
-  if (object.empty()) {
-    object = compiled(name, source);
-  }
+    const std::string& object) {
   auto handle = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     throw std::runtime_error("[metal emulation] " + object + ": " + dlerror());
@@ -232,7 +233,15 @@ std::unique_ptr<MTL::Library> load(
   return library;
 }
 
-} // namespace
+bool emulation::is_error(const std::string& message) {
+  std::lock_guard<std::mutex> lock(record().mutex);
+  return record().messages.count(message) > 0;
+}
+
+emulation::Events emulation::take() {
+  std::lock_guard<std::mutex> lock(record().mutex);
+  return std::exchange(record().events, {});
+}
 
 std::vector<std::pair<std::string, std::function<std::string()>>>&
 emulation::libraries() {
@@ -334,6 +343,7 @@ void CommandEncoder::dispatch(
   }
   auto launch = state_->launch;
   launch.entry = state_->kernel->entry;
+  launch.whole = state_->kernel->whole;
   launch.by_threadgroups = by_threadgroups;
   uint64_t sizes[] = {grid.width, grid.height, grid.depth};
   uint64_t groups[] = {group.width, group.height, group.depth};
@@ -347,7 +357,7 @@ void CommandEncoder::dispatch(
   mlxgen_metal::mutate(launch, bytes, *library->table);
   // Pointers and values only: inputs are computed by earlier tasks.
   cpu::get_command_encoder(stream_).dispatch(
-      [launch, bytes, kernel, library]() mutable {
+      [launch, bytes, kernel, library, raises = kernel->raises]() mutable {
         std::vector<char> message(4096);
         static std::mutex one_at_a_time; // constants belong to the library
         std::unique_lock<std::mutex> running(one_at_a_time);
@@ -357,15 +367,19 @@ void CommandEncoder::dispatch(
         running.unlock();
         auto& happened = record();
         std::lock_guard<std::mutex> lock(happened.mutex);
-        ++happened.launches[library->table->entries[launch.entry].name];
+        ++happened.events.launches[library->table->entries[launch.entry].name];
         if (failed) {
-          happened.errors.emplace_back(message.data());
-          fprintf(stderr, "[metal emulation] %s\n", message.data());
+          happened.events.errors.emplace_back(message.data());
+          happened.messages.insert(message.data());
           for (auto& argument : launch.arguments) {
             if (argument.output) {
               std::memset(argument.start, 0xFF, argument.size);
             }
           }
+          if (raises) {
+            throw std::runtime_error(message.data());
+          }
+          fprintf(stderr, "[metal emulation] %s\n", message.data());
         }
       });
 }
@@ -389,7 +403,10 @@ MTL::Library* Device::get_library(
   std::lock_guard<std::mutex> lock(device_mutex);
   auto& library = libraries[name];
   if (library == nullptr) {
-    library = load(name, builder());
+    auto source = builder();
+    auto object = prebuilt(name, source);
+    library =
+        emulation::open(name, object.empty() ? compiled(name, source) : object);
   }
   return library.get();
 }
@@ -407,7 +424,8 @@ MTL::ComputePipelineState* Device::get_kernel(
   for (int i = 0; i < library->table->entry_count; ++i) {
     if (name == library->table->entries[i].name) {
       kernel = std::make_unique<MTL::ComputePipelineState>();
-      *kernel = {library, i, {}};
+      kernel->library = library;
+      kernel->entry = i;
       for (const auto& [value, type, index] : constants) {
         kernel->constants[index] = *static_cast<const bool*>(value);
       }
@@ -441,18 +459,15 @@ CommandEncoder& get_command_encoder(Stream s) {
 extern "C" __attribute__((visibility("default"))) const char*
 mlxgen_metal_report() {
   static std::string text;
-  auto& happened = mlx::core::metal::record();
-  std::lock_guard<std::mutex> lock(happened.mutex);
+  auto events = mlx::core::metal::emulation::take();
   std::ostringstream out;
-  for (const auto& [name, count] : happened.launches) {
+  for (const auto& [name, count] : events.launches) {
     out << "launch " << count << " " << name << "\n";
   }
-  for (auto error : happened.errors) {
+  for (auto error : events.errors) {
     std::replace(error.begin(), error.end(), '\n', ' ');
     out << "error " << error << "\n";
   }
-  happened.launches.clear();
-  happened.errors.clear();
   text = out.str();
   return text.c_str();
 }

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -44,8 +45,12 @@ _FLAGS = (
     "-fno-strict-aliasing",
     "-fsanitize=bounds,thread",
     "-ftrivial-auto-var-init=pattern",
+    "-g1",
     "-w",
 )
+# A cast to a pointer. Only such pointers lead to a vector's component at an address that the vector
+# cannot have; the runtime checks all other accesses. The compiler's check takes long to compile.
+_CAST = re.compile(r"\*\s*(?:const\s*)?[)>]\s*[(&\w]")
 _CODES = {
     "bool": 1,
     "int8": 2,
@@ -80,7 +85,8 @@ def compiler() -> tuple[str, ...]:
         flags.append("-fexcess-precision=16" if intel else "-march=native")
         flags.append("--param=tsan-instrument-func-entry-exit=0")
     else:
-        flags += ["-fsanitize-recover=bounds", "-mllvm", "-tsan-instrument-func-entry-exit=0"]
+        flags.append("-fsanitize-recover=bounds,alignment")
+        flags += ["-mllvm", "-tsan-instrument-func-entry-exit=0"]
     flags += os.environ.get("MLXGEN_METAL_FLAGS", "").split()
     return (*used, *flags, f"-I{INCLUDE}")
 
@@ -99,14 +105,17 @@ def cache_folder() -> Path:
 
 
 @functools.lru_cache
-def _support() -> str:
+def support() -> str:
     """Return a hash of all inputs of a library except the kernels."""
     texts = contents(HERE, "include/mlxgen_metal/*.h", "runtime.cpp")
     return digest(*compiler(), command()[1], *texts)
 
 
 def _run_compiler(arguments: Sequence[str], what: str) -> None:
-    done = subprocess.run([*compiler(), *arguments], capture_output=True, text=True, check=False)
+    relative = f"-fdebug-prefix-map={os.getcwd()}=."  # names in messages as in #line
+    done = subprocess.run(
+        [*compiler(), relative, *arguments], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise EmulationError(f"{what} does not compile:\n{_readable(done.stderr)}")
 
@@ -142,7 +151,7 @@ def runtime(folder: Path | None = None) -> Path:
     Raises:
         EmulationError: If it does not compile.
     """
-    path = (folder or cache_folder()) / f"runtime-{_support()}.so"
+    path = (folder or cache_folder()) / f"runtime-{support()}.so"
     if not path.exists():
         options = ["-O2", "-ftrivial-auto-var-init=uninitialized", "-pthread"]
         _produce(path, [*_shared(path), *options, str(HERE / "runtime.cpp")], "the runtime")
@@ -161,16 +170,21 @@ def build(text: str, what: str, folder: Path | None = None) -> Path:
         EmulationError: With the compiler's errors, which point into the Metal source.
     """
     folder = folder or cache_folder()
-    path = folder / f"{digest(_support(), text)}.so"
-    if path.exists():
-        return path
-    needed = runtime(folder)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+    path = folder / f"{digest(support(), text)}.so"
+    if not path.exists():
+        put(path, text, what)
+    return path
+
+
+def put(path: Path, text: str, what: str) -> None:
+    """Compile translated kernels into `path`; the arguments and errors are those of `build`."""
+    needed = runtime(path.parent)
+    with tempfile.TemporaryDirectory(dir=path.parent) as temporary:
         source, objects = Path(temporary) / "kernels.cpp", Path(temporary) / "kernels.o"
         source.write_text(text, encoding="utf-8")
-        _run_compiler(["-c", str(source), "-o", str(objects)], what)
+        checks = ["-fsanitize=alignment"] if _CAST.search(text) else []
+        _run_compiler([*checks, "-c", str(source), "-o", str(objects)], what)
         _produce(path, [*_shared(path), str(objects), str(needed)], what)
-    return path
 
 
 # -------------------------------------------------------------------------------------- running
@@ -214,6 +228,7 @@ class _Argument(ctypes.Structure):
         ("start", ctypes.c_void_p),
         ("size", ctypes.c_uint64),
         *[(name, ctypes.c_int32) for name in ("bound", "bytes", "output", "code", "fill")],
+        ("offset", ctypes.c_uint64),
     ]
 
 
@@ -227,6 +242,7 @@ class _Launch(ctypes.Structure):
         ("shared_sizes", ctypes.c_uint64 * MAX_BUFFERS),
         ("schedule", ctypes.c_int32),
         ("align_start", ctypes.c_int32),
+        ("whole", ctypes.c_int32),
         ("seed", ctypes.c_uint64),
         ("seconds", ctypes.c_double),
     ]

@@ -13,12 +13,14 @@
 
 #include "mlxgen_metal/runtime.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +30,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "mlxgen_metal/races.h"
@@ -137,16 +140,16 @@ struct Simdgroup {
 
 /** A buffer's copy between guards. */
 struct Region {
-  uint8_t* base; // of the reservation
-  size_t reserved;
   uint8_t* open; // the accessible pages
   size_t opened;
   uint8_t* copy; // of the original's `start`
   uint8_t* start;
   size_t size;
+  size_t phase; // the copy's address modulo 16, as on a GPU
   bool output;
   bool fill;
   size_t item; // the size of an element, 1 if unknown
+  races::Watched* watched;
   std::string name;
 };
 
@@ -168,11 +171,22 @@ std::vector<Fiber> fibers;
 std::vector<Simdgroup> simdgroups;
 std::vector<char*> free_stacks;
 std::vector<Region> regions;
+// The reservation with all regions, each in a slot of 1 << slot_shift bytes.
+uint8_t* reserved;
+size_t reserved_size;
+int slot_shift;
 std::unordered_map<const void*, Shared> shared_memory;
+// The addresses that atomic operations of this launch have filled with 0xFF,
+// as unwritten memory.
+std::unordered_set<const void*> stored;
 alignas(64) char arena[max_threadgroup_memory];
 size_t arena_used;
 size_t bound_memory; // threadgroup memory whose size the launch has set
+// The error of this launch, where it happened in the kernel's code, and in
+// which thread, unless the message names threads.
 std::string error;
+const void* error_pc;
+std::string error_thread;
 const Entry* entry;
 uint32_t group_position[3];
 uint32_t group_threads[3];
@@ -218,15 +232,18 @@ void to_main() {
 }
 
 /** Abort the launch; called on a fiber, it does not return. */
-[[noreturn]] void stop(const std::string& message) {
+[[noreturn]] void stop(const std::string& message, const void* pc) {
   in_kernel = false;
   error = message;
+  error_pc = pc;
   to_main();
   __builtin_unreachable();
 }
 
-[[noreturn]] void fail(const std::string& what) {
-  stop(what + ", in " + describe(*running));
+[[noreturn]] void fail(const std::string& what, const void* pc) {
+  in_kernel = false;
+  error_thread = describe(*running);
+  stop(what, pc);
 }
 
 extern "C" void mlxgen_metal_fiber_main() {
@@ -311,13 +328,29 @@ void set_positions(Thread& thread, uint32_t index, const uint64_t* offsets) {
 constexpr int time_signal = SIGVTALRM;
 double time_limit; // of this launch, in seconds
 
+/** The instruction that a signal has interrupted. */
+const void* pc_of(void* context) {
+  auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__APPLE__) && defined(__x86_64__)
+  auto pc = machine->__ss.__rip;
+#elif defined(__APPLE__)
+  auto pc = machine->__ss.__pc;
+#elif defined(__x86_64__)
+  auto pc = machine.gregs[REG_RIP];
+#else
+  auto pc = machine.pc;
+#endif
+  return reinterpret_cast<const void*>(pc + 1); // as if it were a call
+}
+
 /** Sent to the launching thread after the time limit, repeatedly. */
-void on_time(int) {
+void on_time(int, siginfo_t*, void* context) {
   if (!pthread_equal(pthread_self(), launching_thread)) {
     return;
   }
   out_of_time = true;
   if (in_kernel) {
+    error_pc = pc_of(context);
     to_main();
   }
 }
@@ -330,8 +363,8 @@ class Watch {
     if (!started_) {
       // Permanent, because a signal may arrive after the launch.
       struct sigaction action{};
-      action.sa_handler = on_time;
-      action.sa_flags = SA_NODEFER | SA_RESTART;
+      action.sa_sigaction = on_time;
+      action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
       sigaction(time_signal, &action, nullptr);
       std::thread([this] { run(); }).detach();
       started_ = true;
@@ -444,14 +477,14 @@ bool resume(Group& group, uint32_t index) {
   fiber.state = State::ready;
   mlxgen_metal_switch(&main_stack_pointer, fiber.stack_pointer);
   if (out_of_time && error.empty()) {
-    error =
-        format(
-            "no end within %g seconds (MLXGEN_METAL_TIMEOUT sets the limit)",
-            time_limit) +
-        ", in " + describe(fiber);
+    error = format(
+        "no end within %g seconds (MLXGEN_METAL_TIMEOUT sets the limit)",
+        time_limit);
+    error_thread = describe(fiber);
   }
   if (error.empty() && races::settle()) {
     error = described_write();
+    error_pc = races::pending.pc;
   }
   running = nullptr;
   if (!error.empty()) {
@@ -646,27 +679,39 @@ size_t round_up(size_t n, size_t to) {
   return (n + to - 1) / to * to;
 }
 
-bool open_region(Region& region, bool align_start) {
-  size_t page = page_size();
-  region.opened = std::max(page, round_up(region.size, page));
-  region.reserved = region.opened + 2 * guard_size;
+/** Reserve a slot with guards for each region. */
+bool reserve_slots() {
+  size_t most = 1;
+  for (auto& region : regions) {
+    region.opened =
+        round_up(std::max<size_t>(region.size, 1) + 15, page_size());
+    most = std::max(most, region.opened);
+  }
+  slot_shift = 64 - __builtin_clzll(most + 2 * guard_size - 1);
+  reserved_size = std::max<size_t>(regions.size(), 1) << slot_shift;
   auto base = mmap(
       nullptr,
-      region.reserved,
+      reserved_size,
       PROT_NONE,
       MAP_PRIVATE | MAP_ANON | MAP_NORESERVE,
       -1,
       0);
   if (base == MAP_FAILED) {
-    error = "cannot reserve address space for the guard pages of a buffer";
+    reserved_size = 0;
+    error = "cannot reserve address space for the guard pages of buffers";
     return false;
   }
-  region.base = static_cast<uint8_t*>(base);
-  region.open = region.base + guard_size;
+  reserved = static_cast<uint8_t*>(base);
+  return true;
+}
+
+void open_region(Region& region, bool align_start) {
+  auto slot = size_t(&region - regions.data());
+  region.open = reserved + (slot << slot_shift) + guard_size;
   mprotect(region.open, region.opened, PROT_READ | PROT_WRITE);
   memset(region.open, region.output ? beside_output : 0xFF, region.opened);
-  region.copy =
-      align_start ? region.open : region.open + region.opened - region.size;
+  size_t last = (region.opened - region.size - region.phase) / 16 * 16;
+  region.copy = region.open + region.phase + (align_start ? 0 : last);
   if (region.fill) {
     memset(region.copy, 0xFF, region.size);
   } else if (region.size > 0) {
@@ -678,7 +723,6 @@ bool open_region(Region& region, bool align_start) {
   if (region.size == 0) {
     mprotect(region.open, region.opened, PROT_NONE);
   }
-  return true;
 }
 
 /** Report writes outside of a buffer, on the side without a guard page. */
@@ -701,12 +745,43 @@ void check_slack() {
   }
 }
 
+/** Report elements of outputs that no thread has written. */
+void check_written() {
+  for (const auto& region : regions) {
+    if (!region.output || !region.fill) {
+      continue;
+    }
+    size_t missing = 0;
+    size_t first = 0;
+    for (size_t i = 0; i + region.item <= region.size; i += region.item) {
+      auto p = region.copy + i;
+      bool filled =
+          std::all_of(p, p + region.item, [](uint8_t b) { return b == 0xFF; });
+      if (filled && stored.count(p) == 0 &&
+          !races::was_written(*region.watched, i)) {
+        first = missing++ == 0 ? i / region.item : first;
+      }
+    }
+    if (missing > 0 && error.empty()) {
+      error = format(
+          "no thread writes %zu of the %zu elements of %s, first element %zu",
+          missing,
+          region.size / region.item,
+          region.name.c_str(),
+          first);
+    }
+  }
+}
+
 void close_regions(bool keep) {
   for (auto& region : regions) {
     if (keep && region.output && region.size > 0) {
       memcpy(region.start, region.copy, region.size);
     }
-    munmap(region.base, region.reserved);
+  }
+  if (reserved_size > 0) {
+    munmap(reserved, reserved_size);
+    reserved_size = 0;
   }
   regions.clear();
 }
@@ -714,8 +789,23 @@ void close_regions(bool keep) {
 constexpr int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE};
 struct sigaction old_actions[3];
 
+/** The region whose slot contains an address; null for other memory. */
+Region* region_of(const void* address) {
+  auto at = size_t(static_cast<const uint8_t*>(address) - reserved);
+  return at < reserved_size ? &regions[at >> slot_shift] : nullptr;
+}
+
+std::string outside(const Region& region, const void* address) {
+  auto at = static_cast<const uint8_t*>(address) - region.copy;
+  return format(
+      "access outside of %s at byte %td of %zu",
+      region.name.c_str(),
+      at,
+      region.size);
+}
+
 /** Describe a kernel's fault in terms of its buffers. */
-void on_fault(int signal, siginfo_t* info, void*) {
+void on_fault(int signal, siginfo_t* info, void* context) {
   if (!in_kernel || !pthread_equal(pthread_self(), launching_thread)) {
     // Not the kernel's fault: the previous signal handler reports it.
     const char* parts[] = {
@@ -735,24 +825,19 @@ void on_fault(int signal, siginfo_t* info, void*) {
   std::string what = signal == SIGFPE
       ? std::string("integer division by zero")
       : "access to memory that belongs to no buffer";
-  for (auto& region : regions) {
-    if (signal == SIGFPE || address < region.base ||
-        address >= region.base + region.reserved) {
-      continue;
-    }
-    long long offset = address - region.copy;
-    bool inside = offset >= 0 && size_t(offset) < region.size;
-    what = inside ? "write to read-only " + region.name
-                  : "access outside of " + region.name;
-    what += format(
-        " at byte %lld of %lld", offset, static_cast<long long>(region.size));
+  if (auto region = signal == SIGFPE ? nullptr : region_of(address)) {
+    size_t offset = size_t(address - region->copy);
+    what = offset < region->size
+        ? format(
+              "write to read-only %s at byte %zu", region->name.c_str(), offset)
+        : outside(*region, address);
   }
   if (signal != SIGFPE &&
       address >= reinterpret_cast<uint8_t*>(running->stack) &&
       address < reinterpret_cast<uint8_t*>(running->stack) + page_size()) {
     what = "stack overflow of a thread";
   }
-  fail(what);
+  fail(what, pc_of(context));
 }
 
 std::string named(int index) {
@@ -876,6 +961,7 @@ bool open_regions(const Launch& launch, void** pointers) {
       Region region{};
       region.start = a.start;
       region.size = a.size;
+      region.phase = a.offset % 16;
       region.output = a.output != 0;
       region.fill = a.fill != 0;
       region.item = size_of(a.code);
@@ -884,16 +970,18 @@ bool open_regions(const Launch& launch, void** pointers) {
     }
     place[i] = int(regions.size()) - 1;
   }
+  if (!reserve_slots()) {
+    return false;
+  }
   for (auto& region : regions) {
-    if (!open_region(region, launch.align_start != 0)) {
-      return false;
-    }
+    open_region(region, launch.align_start != 0);
   }
   races::begin();
   races::watch(arena, sizeof(arena), 1, true);
   for (auto& region : regions) {
     if (region.output) {
-      races::watch(region.copy, region.size, region.item, false);
+      region.watched =
+          races::watch(region.copy, region.size, region.item, false);
     }
   }
   for (int i : bound) {
@@ -981,6 +1069,45 @@ bool run_grid(const Launch& launch, void* const* pointers) {
   return true;
 }
 
+/** ", at file:line" of the kernel's source; "" if that is not known. */
+std::string place_of([[maybe_unused]] const void* pc) {
+#ifdef __linux__ // other systems keep the lines in files that are deleted
+  Dl_info info;
+  if (pc == nullptr || dladdr(pc, &info) == 0) {
+    return "";
+  }
+  auto at = static_cast<const char*>(pc) - 1 -
+      static_cast<const char*>(info.dli_fbase);
+  auto command = format("addr2line -i -e '%s' 0x%tx", info.dli_fname, at);
+  auto pipe = popen((command + " 2>/dev/null").c_str(), "r");
+  if (pipe == nullptr) {
+    return "";
+  }
+  // The innermost of inlined functions comes first. A line of the file is
+  // better than one of MLX's headers.
+  std::string found;
+  bool own = false;
+  char line[1024];
+  while (fgets(line, sizeof(line), pipe) != nullptr) {
+    std::string text(line, strcspn(line, " \n"));
+    bool header = text.find("/mlx/backend/") != std::string::npos;
+    if (text[0] == '?' || text.find("/mlxgen_metal/") != std::string::npos ||
+        own || (header && !found.empty())) {
+      continue;
+    }
+    own = !header;
+    while (text.compare(0, 2, "./") == 0) {
+      text.erase(0, 2); // relative, as in the `#line`
+    }
+    found = text;
+  }
+  pclose(pipe);
+  return found.empty() ? "" : ", at " + found;
+#else
+  return "";
+#endif
+}
+
 /** Runs the runtime's own code on a fiber, which no signal may interrupt. */
 struct Inside {
   Inside() {
@@ -1009,10 +1136,10 @@ void* shared_storage(
   size_t start = round_up(arena_used, std::max<size_t>(alignment, 16));
   size_t needed = start + size + bound_memory;
   if (needed > max_threadgroup_memory) {
-    fail(format(
-        "threadgroup memory for %s: %zu bytes exceed the limit of 32 KiB",
-        name,
-        needed - max_threadgroup_memory));
+    auto what =
+        "threadgroup memory for %s: %zu bytes exceed the limit of 32 KiB";
+    auto excess = needed - max_threadgroup_memory;
+    fail(format(what, name, excess), __builtin_return_address(0));
   }
   arena_used = start + size;
   shared_memory[key] = {arena + start, size, name};
@@ -1050,12 +1177,23 @@ Lanes exchange(
   return {simdgroup.slots[parity][0], simdgroup.active[parity], lane};
 }
 
+void wrote(const void* address, size_t size) {
+  constexpr uint8_t unwritten[] = {
+      0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF};
+  if (memcmp(address, unwritten, size) == 0) {
+    Inside inside;
+    stored.insert(address);
+  }
+}
+
 void unsupported(const char* what) {
-  fail(std::string("unsupported: ") + what);
+  fail(std::string("unsupported: ") + what, __builtin_return_address(0));
 }
 
 void out_of_bounds(const char* file, int line, long long index) {
-  fail(format("index %lld is out of bounds at %s:%d", index, file, line));
+  fail(
+      format("index %lld is out of bounds at %s:%d", index, file, line),
+      nullptr);
 }
 
 } // namespace mlxgen_metal
@@ -1063,18 +1201,41 @@ void out_of_bounds(const char* file, int line, long long index) {
 namespace mlxgen_metal {
 namespace {
 
-inline void access(void* p, size_t size, bool writes) {
+/** A kernel accesses memory; `alignment` is that of the type. */
+inline void
+access(void* p, size_t size, size_t alignment, bool writes, const void* pc) {
   if (__builtin_expect(races::settle(), 0)) {
-    stop(described_write());
+    stop(described_write(), races::pending.pc);
   }
-  size_t at = size_t(static_cast<char*>(p) - arena);
-  if (__builtin_expect(at < sizeof(arena) && at + size > arena_used, 0)) {
-    fail("access beyond the threadgroup memory");
+  races::Watched* watched;
+  if (auto region = region_of(p)) {
+    auto at = size_t(static_cast<uint8_t*>(p) - region->copy);
+    if (at >= region->size || size > region->size - at) {
+      fail(outside(*region, p), pc);
+    }
+    watched = region->watched;
+  } else {
+    size_t at = size_t(static_cast<char*>(p) - arena);
+    if (__builtin_expect(at < sizeof(arena) && at + size > arena_used, 0)) {
+      fail("access beyond the threadgroup memory", pc);
+    }
+    watched = races::find(p);
+    if (watched == nullptr) {
+      return; // the thread's own memory
+    }
+  }
+  if (__builtin_expect(reinterpret_cast<uintptr_t>(p) % alignment != 0, 0)) {
+    auto what =
+        "misaligned access to %s: its address must be a multiple of %zu";
+    fail(format(what, named(static_cast<uint8_t*>(p)).c_str(), alignment), pc);
+  }
+  if (watched == nullptr) {
+    return; // an input
   }
   races::Stamp other;
-  auto race = races::access(p, size, writes, other);
+  auto race = races::access(*watched, p, size, writes, other, pc);
   if (__builtin_expect(race != races::none, 0)) {
-    stop(described(static_cast<uint8_t*>(p), race, other, false));
+    stop(described(static_cast<uint8_t*>(p), race, other, false), pc);
   }
 }
 
@@ -1082,25 +1243,18 @@ inline void access(void* p, size_t size, bool writes) {
 } // namespace mlxgen_metal
 
 // The compiler's calls for accesses to memory (-fsanitize=thread).
-#define MLXGEN_ACCESS(size)                    \
-  void __tsan_read##size(void* p) {            \
-    mlxgen_metal::access(p, size, false);      \
-  }                                            \
-  void __tsan_write##size(void* p) {           \
-    mlxgen_metal::access(p, size, true);       \
-  }                                            \
-  void __tsan_unaligned_read##size(void* p) {  \
-    mlxgen_metal::access(p, size, false);      \
-  }                                            \
-  void __tsan_unaligned_write##size(void* p) { \
-    mlxgen_metal::access(p, size, true);       \
-  }                                            \
-  void __tsan_volatile_read##size(void* p) {   \
-    mlxgen_metal::access(p, size, false);      \
-  }                                            \
-  void __tsan_volatile_write##size(void* p) {  \
-    mlxgen_metal::access(p, size, true);       \
+#define MLXGEN_HOOK(name, size, alignment, writes)        \
+  void __tsan_##name##size(void* p) {                     \
+    auto pc = __builtin_return_address(0);                \
+    mlxgen_metal::access(p, size, alignment, writes, pc); \
   }
+#define MLXGEN_ACCESS(size)                     \
+  MLXGEN_HOOK(read, size, size, false)          \
+  MLXGEN_HOOK(write, size, size, true)          \
+  MLXGEN_HOOK(unaligned_read, size, 1, false)   \
+  MLXGEN_HOOK(unaligned_write, size, 1, true)   \
+  MLXGEN_HOOK(volatile_read, size, size, false) \
+  MLXGEN_HOOK(volatile_write, size, size, true)
 extern "C" {
 MLXGEN_ACCESS(1)
 MLXGEN_ACCESS(2)
@@ -1108,11 +1262,12 @@ MLXGEN_ACCESS(4)
 MLXGEN_ACCESS(8)
 MLXGEN_ACCESS(16)
 #undef MLXGEN_ACCESS
-void __tsan_read_range(void* p, size_t) {
-  mlxgen_metal::access(p, 1, false);
+#undef MLXGEN_HOOK
+void __tsan_read_range(void* p, size_t size) {
+  mlxgen_metal::access(p, size, 1, false, __builtin_return_address(0));
 }
 void __tsan_write_range(void* p, size_t size) {
-  mlxgen_metal::access(p, size < 16 ? size : 16, true);
+  mlxgen_metal::access(p, size, 1, true, __builtin_return_address(0));
 }
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
@@ -1121,6 +1276,15 @@ void __tsan_func_exit() {}
 
 // The compiler's bounds check (-fsanitize=bounds) reports here.
 extern "C" {
+
+struct MismatchPlace {
+  const char* file;
+  uint32_t line;
+  uint32_t column;
+  const void* type;
+  uint8_t alignment; // its logarithm
+  uint8_t kind;
+};
 
 struct BoundsPlace {
   const char* file;
@@ -1135,6 +1299,24 @@ void __ubsan_handle_out_of_bounds(BoundsPlace* place, uintptr_t index) {
       place->file, int(place->line), static_cast<long long>(index));
 }
 
+/** Alignment (-fsanitize=alignment); the sanitizer checks nothing else so. */
+void __ubsan_handle_type_mismatch_v1(MismatchPlace* place, void* p) {
+  using namespace mlxgen_metal;
+  Inside inside;
+  if (region_of(p) == nullptr && races::find(p) == nullptr) {
+    return; // null, or the thread's own memory
+  }
+  auto what = "misaligned access to %s: its address must be a multiple of %zu";
+  auto alignment = size_t(1) << place->alignment;
+  fail(
+      format(what, named(static_cast<uint8_t*>(p)).c_str(), alignment),
+      __builtin_return_address(0));
+}
+
+void __ubsan_handle_type_mismatch_v1_abort(MismatchPlace* place, void* p) {
+  __ubsan_handle_type_mismatch_v1(place, p);
+}
+
 void __ubsan_handle_out_of_bounds_abort(BoundsPlace* place, uintptr_t index) {
   __ubsan_handle_out_of_bounds(place, index);
 }
@@ -1147,6 +1329,9 @@ int mlxgen_metal_launch(
   using namespace mlxgen_metal;
   std::lock_guard<std::mutex> lock(launch_mutex);
   error.clear();
+  error_pc = nullptr;
+  error_thread.clear();
+  stored.clear();
   entry = &library->entries[launch->entry];
   random_state = launch->seed;
   arena_used = max_threadgroup_memory; // all of it may be in use
@@ -1180,6 +1365,9 @@ int mlxgen_metal_launch(
   if (error.empty()) {
     check_slack();
   }
+  if (error.empty() && launch->whole) {
+    check_written();
+  }
   close_regions(error.empty());
   for (int i = 0; i < 3; ++i) {
     sigaction(fault_signals[i], &old_actions[i], nullptr);
@@ -1188,7 +1376,10 @@ int mlxgen_metal_launch(
   if (error.empty()) {
     return 0;
   }
-  error = std::string(entry->name) + ": " + error;
+  error = std::string(entry->name) + ": " + error + place_of(error_pc);
+  if (!error_thread.empty()) {
+    error += ", in " + error_thread;
+  }
   snprintf(message, capacity, "%s", error.c_str());
   return int(error.size());
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from . import compat, probe, toolchain
+from .cache import Cache, folder
 from .uses import Compiled
 
 
@@ -20,6 +21,14 @@ def local_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="mlxgen-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def obtain(kind: str, key: str, about: str, make: Callable[[Path], Iterable[str]]) -> Path:
+    """Return the folder of a cached item, or one of this process if the cache is not writable."""
+    try:
+        return Cache(folder()).obtain(kind, key, about, make)
+    except OSError:
+        return Cache(local_folder()).obtain(kind, key, about, make)
 
 
 def _fetch(name: str, release: str, say: Callable[..., None]) -> Path:

@@ -19,6 +19,7 @@ CONTENTS = {
         "docs/outputs",
         "docs/metal-kernel",
         "docs/test-metal",
+        "docs/run-metal",
         "docs/gradcheck",
         "docs/train",
         "docs/cpp",

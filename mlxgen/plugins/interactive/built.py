@@ -30,8 +30,7 @@ from ...command.write import put
 from ...diagnostics import Diagnostic, Diagnostics, Span
 from ...model.op import Op
 from ...package import compat, toolchain
-from ...package.cache import Cache, folder
-from ...package.process import link, local_folder
+from ...package.process import link, obtain
 from ...package.toolchain import Common
 from ...package.uses import Compiled
 from ...read.cpp import Reader
@@ -244,7 +243,7 @@ class Built:
         python = self.chosen.python(self.made, settings.name)
         key = digest(self.objects, self.used, python, settings.version)
         names = ", ".join(op.path for op in self.chosen.ops if not op.entry.internal)
-        return _obtain("tests", key, f"{names[:60]} of {settings.name}", make) / settings.name
+        return obtain("tests", key, f"{names[:60]} of {settings.name}", make) / settings.name
 
 
 @dataclass
@@ -289,7 +288,7 @@ class _Compiler:
             return []
 
         about = f"{part.name} of {self.settings.name}"
-        return str(_obtain("objects", key, about, make) / "object.o")
+        return str(obtain("objects", key, about, make) / "object.o")
 
     def device(self) -> str:
         """Return the object of the substitute for MLX's Metal device."""
@@ -304,7 +303,7 @@ class _Compiler:
             return []
 
         key = digest(command, *contents(source.parent, "device.cpp", "include/**/*.h"))
-        return str(_obtain("objects", key, "the emulated Metal device", make) / "object.o")
+        return str(obtain("objects", key, "the emulated Metal device", make) / "object.o")
 
 
 def include_flags(
@@ -339,14 +338,6 @@ def complete(
     shutil.copy(MLXGEN / "package" / "cmake" / "package" / "_load.py", made)
     text = '"""Operators, built by mlxgen."""\n\nfrom ._load import *\n'
     (made / "__init__.py").write_text(text, encoding="utf-8")
-
-
-def _obtain(kind: str, key: str, about: str, make: Callable[[Path], Iterable[str]]) -> Path:
-    """Return the folder of a cached item, or one of this process if the cache is not writable."""
-    try:
-        return Cache(folder()).obtain(kind, key, about, make)
-    except OSError:
-        return Cache(local_folder()).obtain(kind, key, about, make)
 
 
 def chosen(

@@ -339,12 +339,13 @@ template <typename T>
 MLXGEN_UNWATCHED void
 atomic_store_explicit(atomic<T>* object, same_t<T> x, memory_order) {
   object->value = x;
+  mlxgen_metal::wrote(object, sizeof(T));
 }
 template <typename T>
 MLXGEN_UNWATCHED T
 atomic_exchange_explicit(atomic<T>* object, same_t<T> x, memory_order) {
   T old = object->value;
-  object->value = x;
+  atomic_store_explicit<T>(object, x, memory_order_relaxed);
   return old;
 }
 template <typename T>
@@ -355,7 +356,7 @@ MLXGEN_UNWATCHED bool atomic_compare_exchange_weak_explicit(
     memory_order,
     memory_order) {
   if (__builtin_memcmp(&object->value, expected, sizeof(T)) == 0) {
-    object->value = desired;
+    atomic_store_explicit<T>(object, desired, memory_order_relaxed);
     return true;
   }
   *expected = object->value;

@@ -45,9 +45,11 @@ struct Watched {
   std::vector<Cell> cells;
 };
 
-constexpr int most = 2 * max_buffers + 1;
-inline Watched watched[most];
-inline int count = 0;
+// Outputs, found by their place, and threadgroup memory.
+inline Watched outputs[max_buffers];
+inline Watched locals[max_buffers + 1];
+inline int output_count = 0;
+inline int local_count = 0;
 inline uint64_t moment = 1;
 inline uint64_t launched = 1; // start of this launch
 inline uint64_t began = 1; // start of the running threadgroup
@@ -65,15 +67,16 @@ struct Pending {
   Stamp other; // the other access
   Cell* cell;
   Stamp writer; // the cell's previous value
+  const void* pc;
 };
 inline Pending pending{};
 
 /** Watch memory with elements of a size, until the next `begin`. */
-inline void watch(void* start, size_t size, size_t item, bool local) {
-  if (size == 0 || count == most) {
-    return;
+inline Watched* watch(void* start, size_t size, size_t item, bool local) {
+  if (size == 0) {
+    return nullptr;
   }
-  auto& w = watched[count++];
+  auto& w = local ? locals[local_count++] : outputs[output_count++];
   w.start = static_cast<uint8_t*>(start);
   w.size = size;
   w.shift = item == 8 ? 3 : item == 4 ? 2 : item == 2 ? 1 : 0;
@@ -81,11 +84,12 @@ inline void watch(void* start, size_t size, size_t item, bool local) {
   if (w.cells.size() < (size >> w.shift) + 1) {
     w.cells.resize((size >> w.shift) + 1);
   }
+  return &w;
 }
 
 /** Begin a launch without watched memory. */
 inline void begin() {
-  count = 0;
+  output_count = local_count = 0;
   pending.at = nullptr;
   launched = ++moment;
 }
@@ -143,39 +147,66 @@ inline Race read(const Watched& watched, Cell& cell, Stamp now, Stamp& other) {
 }
 
 /** Record a write; a write in a race becomes pending. */
-inline void
-write(const Watched& watched, Cell& cell, Stamp now, uint8_t* at, size_t size) {
+inline void write(
+    const Watched& watched,
+    Cell& cell,
+    Stamp now,
+    uint8_t* at,
+    size_t size,
+    const void* pc) {
   Stamp other = cell.writer;
   Race race = between(other, watched.local);
   if (race == none) {
     other = cell.reader;
     race = between(other, watched.local);
   }
+  if (race != none && pending.at != nullptr) {
+    return; // another element of the same write
+  }
   if (race != none) {
-    pending = {at, size, {}, race, other, &cell, cell.writer};
+    pending = {at, size, {}, race, other, &cell, cell.writer, pc};
     memcpy(pending.before, at, size);
   }
   cell.writer = now;
 }
 
-/** Record an access to watched memory; `read` states the kind. */
-inline Race access(void* p, size_t size, bool writes, Stamp& other) {
+/** Record an access to watched memory; return the race of a read. */
+inline Race access(
+    Watched& w,
+    void* p,
+    size_t size,
+    bool writes,
+    Stamp& other,
+    const void* pc) {
   auto at = static_cast<uint8_t*>(p);
-  for (int i = 0; i < count; ++i) {
-    auto& w = watched[i];
-    size_t offset = size_t(at - w.start);
-    if (offset >= w.size) {
-      continue;
+  size_t offset = size_t(at - w.start);
+  size = std::min(size, w.size - offset);
+  size_t last = (offset + size - 1) >> w.shift;
+  Stamp now = (moment << thread_bits) | thread;
+  for (size_t i = offset >> w.shift; i <= last; ++i) {
+    if (writes) {
+      write(w, w.cells[i], now, at, std::min<size_t>(size, 16), pc);
+    } else if (auto race = read(w, w.cells[i], now, other); race != none) {
+      return race;
     }
-    auto& cell = w.cells[offset >> w.shift];
-    Stamp now = (moment << thread_bits) | thread;
-    if (!writes) {
-      return read(w, cell, now, other);
-    }
-    write(w, cell, now, at, std::min(size, w.size - offset));
-    return none;
   }
   return none;
+}
+
+/** The threadgroup memory that contains an address; null for other memory. */
+inline Watched* find(void* p) {
+  for (int i = 0; i < local_count; ++i) {
+    auto& w = locals[i];
+    if (size_t(static_cast<uint8_t*>(p) - w.start) < w.size) {
+      return &w;
+    }
+  }
+  return nullptr;
+}
+
+/** Whether a thread of this launch has written the element at an offset. */
+inline bool was_written(const Watched& w, size_t offset) {
+  return w.cells[offset >> w.shift].writer >> thread_bits >= launched;
 }
 
 } // namespace mlxgen_metal::races

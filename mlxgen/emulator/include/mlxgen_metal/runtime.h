@@ -54,6 +54,9 @@ Lanes exchange(
     const char* file,
     int line);
 
+/** Record an atomic write, which is no access that can be part of a race. */
+void wrote(const void* address, size_t size);
+
 /** The number of the active mutant: $MLXGEN_METAL_CHANGE, or 0. */
 extern const int change;
 

@@ -45,9 +45,11 @@ struct ComputePipelineState {
   uint64_t maxTotalThreadsPerThreadgroup() const;
   uint64_t threadExecutionWidth() const;
 
-  Library* library;
-  int entry;
+  Library* library = nullptr;
+  int entry = 0;
   std::map<int, bool> constants; // function constants by their indices
+  bool raises = false; // errors also where the outputs are evaluated
+  bool whole = false; // elements that no thread writes are an error
 };
 
 } // namespace MTL
@@ -58,6 +60,23 @@ using MTLFCList =
     std::vector<std::tuple<const void*, MTL::DataType, NS::UInteger>>;
 
 namespace emulation {
+
+/** Launches by kernel, and errors. */
+struct Events {
+  std::map<std::string, uint64_t> launches;
+  std::vector<std::string> errors;
+};
+
+/** Return the events since the last call. */
+Events take();
+
+/** Return whether a message is that of an error of a kernel. */
+bool is_error(const std::string& message);
+
+/** Load a compiled library of kernels. */
+std::unique_ptr<MTL::Library> open(
+    const std::string& name,
+    const std::string& object);
 
 /** Record that an output has a value before the kernel runs. */
 void keep(const array& out);

@@ -1,0 +1,640 @@
+"""Kernels of mlx-lm and mlx-vlm for `mx.fast.metal_kernel`, unchanged, in the emulation.
+
+Each case calls a function of a package as the package's models do, on small arrays, and compares
+the result with the package's own alternative for devices without Metal, or with a formula. The page
+docs/metal-kernels-elsewhere.md lists the results.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+
+from mlxgen.metal import Emulation, EmulationError, emulate
+
+Pairs = Sequence[tuple[mx.array, mx.array]]
+Case = Callable[[str], Pairs]
+CASES: dict[str, Case] = {}
+LM, VLM = "mlx_lm", "mlx_vlm"
+
+
+def case(kernels: str, *packages: str) -> Callable[[Case], Case]:
+    """Add a case, which launches these kernels of each package."""
+
+    def add(case: Case) -> Case:
+        CASES.update({f"{package} {kernels}": case for package in packages})
+        return case
+
+    return add
+
+
+def module(name: str) -> Any:
+    """Import a module of a package, whose kernels are emulated."""
+    pytest.importorskip(name.partition(".")[0], reason="not installed: make integrations")
+    with emulate(pretend=True):
+        return importlib.import_module(name)
+
+
+def language(package: str, model: str) -> Any:
+    """Import the module of a model."""
+    return module(f"{package}.models.{model}" + (".language" if package == VLM else ""))
+
+
+def normal(*shape: int, dtype: Any = mx.float32) -> mx.array:
+    return mx.random.normal(shape).astype(dtype)
+
+
+def on_metal(function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    """Call a function that selects a kernel by the device."""
+    with emulate(pretend=True):
+        found = function(*arguments, **more)
+        mx.eval(found)
+    return found
+
+
+def both(function: Callable[..., Any], *arguments: Any, **more: Any) -> Pairs:
+    """Call a function that selects a kernel by the device, with the kernel and without it."""
+    found = on_metal(function, *arguments, **more)
+    expected = function(*arguments, **more)
+    if isinstance(found, mx.array):
+        return [(found, expected)]
+    return list(zip(found, expected, strict=True))
+
+
+def rms(x: mx.array, eps: float) -> mx.array:
+    return mx.fast.rms_norm(x, None, eps)
+
+
+# ------------------------------------------------------------------------- mlx-lm, mlx-vlm
+
+
+@case("expert_routing", LM, VLM)
+def routing(package: str) -> Pairs:
+    logits, bias = normal(3, 40), normal(40)
+    options = {"top_k": 4, "multiplier": 0.5, "score_eps": 1e-6, "route_scale": 2.5}
+    found = module(f"{package}.kernels").expert_routing(logits, bias, **options)
+    scores = mx.sigmoid(0.5 * logits)
+    best = mx.argsort(-(scores + bias), axis=-1)[:, :4]
+    weights = mx.take_along_axis(scores, best, axis=-1)
+    weights = 2.5 * weights / (weights.sum(-1, keepdims=True) + 1e-6)
+    return [(found[0], best), (found[1], weights)]
+
+
+def gated_stream(package: str, post_weight: mx.array | None, norm: Any) -> Pairs:
+    width, kernels = 520, module(f"{package}.kernels")
+    branch, stream = normal(3, width), normal(3, width)
+    alpha, beta = normal(width), normal(width)
+    options = {"alpha": alpha, "beta": beta, "post_weight": post_weight, "post_eps": 1e-5}
+    found, normed = kernels.norm_add_norm(branch, stream, **options, next_norm=norm)
+    scaled = branch if post_weight is None else branch * post_weight
+    expected = alpha * stream + beta * rms(scaled, 1e-5)
+    if norm is None:
+        return [(found, expected)]
+    again = kernels.pre_norm(found, norm, dtype=mx.float32)
+    return [(found, expected), (normed, norm(expected)), (again, norm(expected))]
+
+
+@case("norm_add", LM, VLM)
+def norm_add(package: str) -> Pairs:
+    return gated_stream(package, None, None)
+
+
+@case("norm_add_norm norm_add_norm_pre_norm", LM, VLM)
+def norm_add_norm(package: str) -> Pairs:
+    norm = nn.RMSNorm(520)
+    norm.weight = normal(520)
+    return gated_stream(package, normal(520), norm)
+
+
+@case("post_expert_norm_combine", LM, VLM)
+def combine(package: str) -> Pairs:
+    experts, weights, weight = normal(3, 2, 200), normal(3, 2), normal(200)
+    combined = module(f"{package}.kernels").post_expert_norm_combine
+    found = combined(experts, weights, norm_weight=weight, eps=1e-5)
+    return [(found, (rms(experts * weight, 1e-5) * weights[..., None]).sum(-2))]
+
+
+def heads(qkvg: mx.array) -> tuple[mx.array, mx.array]:
+    q, k, _ = mx.split(qkvg.reshape(2, 3, 12, 40), [4, 6], axis=2)
+    return 0.5 * rms(q, 1e-5), rms(k, 1e-5)
+
+
+HEADS = {"n_heads": 4, "n_kv_heads": 2, "head_dim": 40, "eps": 1e-5, "query_scale": 0.5}
+
+
+@case("qk_norm", LM, VLM)
+def qk_norm(package: str) -> Pairs:
+    qkvg = normal(2, 3, 12 * 40)
+    found = module(f"{package}.kernels").qk_norm(qkvg, **HEADS)
+    return list(zip(found, heads(qkvg), strict=True))
+
+
+@case("qk_norm_rope", LM, VLM)
+def qk_norm_rope(package: str) -> Pairs:
+    qkvg = normal(2, 3, 12 * 40)
+    found = module(f"{package}.kernels").qk_norm_rope(qkvg, **HEADS, rope_base=1e4, offset=7)
+    options = {"traditional": True, "base": 1e4, "scale": 1.0, "offset": 7}
+    rotated = [mx.fast.rope(x.swapaxes(1, 2), 40, **options).swapaxes(1, 2) for x in heads(qkvg)]
+    return list(zip(found, rotated, strict=True))
+
+
+@case("rms_norm_sigmoid_gate", LM, VLM)
+def sigmoid_gate(package: str) -> Pairs:
+    x = normal(2, 5, 3, 40).swapaxes(1, 2)  # strided
+    gate = normal(2, 5, 240)[..., ::2]
+    found = module(f"{package}.kernels").rms_norm_sigmoid_gate(x, gate, eps=1e-5)
+    return [(found, rms(x, 1e-5).swapaxes(1, 2).reshape(2, 5, 120) * mx.sigmoid(gate))]
+
+
+def delta(key: int, vector: bool = False, dtype: Any = mx.float32) -> list[mx.array]:
+    """Return q, k, v, g, beta and the state for heads of a size."""
+    q, k = (normal(2, 5, 2, key, dtype=dtype) / key**0.5 for _ in range(2))
+    v, beta = normal(2, 5, 4, 16, dtype=dtype), mx.sigmoid(normal(2, 5, 4, dtype=dtype))
+    g = mx.sigmoid(normal(2, 5, 4, *([key] if vector else [])))
+    return [q, k, v, g, beta, normal(2, 4, 16, key)]
+
+
+MASK = mx.arange(5) < mx.array([[5], [3]])
+
+
+def gated_delta(package: str, arguments: list[mx.array], mask: mx.array | None = None) -> Pairs:
+    models = module(f"{package}.models.gated_delta")
+    y, state = models.gated_delta_kernel(*arguments, mask)
+    expected, expected_state = models.gated_delta_ops(*arguments, mask)
+    if mask is not None:  # where it is false, the kernel's output is 0
+        expected = mx.where(mask[..., None, None], expected, 0)
+    return [(y, expected), (state, expected_state)]
+
+
+@case("gated_delta_step", LM, VLM)
+def gated_delta_step(package: str) -> Pairs:
+    return gated_delta(package, delta(64))
+
+
+@case("gated_delta_step_mask", LM, VLM)
+def gated_delta_mask(package: str) -> Pairs:
+    return gated_delta(package, delta(64), MASK)
+
+
+@case("gated_delta_step_vec", LM, VLM)
+def gated_delta_vec(package: str) -> Pairs:
+    return gated_delta(package, delta(64, vector=True))
+
+
+@case("gated_delta_step_vec_mask", LM, VLM)
+def gated_delta_vec_mask(package: str) -> Pairs:
+    return gated_delta(package, delta(64, vector=True), MASK)
+
+
+@case("gated_delta_step_packed_btree", LM)
+def gated_delta_packed(package: str) -> Pairs:
+    return gated_delta(package, delta(128))
+
+
+@case("gated_delta_step_xtree", LM)
+def gated_delta_xtree(package: str) -> Pairs:
+    models, arguments = module(f"{package}.models.gated_delta"), delta(128)
+    found = models.gated_delta_kernel_xtree(*arguments)
+    packed = models.gated_delta_kernel(*arguments)
+    return list(zip(found, packed, strict=True))
+
+
+@case("ssm_kernel", LM, VLM)
+def ssm(package: str) -> Pairs:
+    x, a, (b, c) = normal(2, 1, 4, 16), normal(4), normal(2, 2, 1, 2, 32)
+    more = [normal(4), normal(2, 1, 4), normal(4), normal(2, 4, 16, 32)]
+    return both(module(f"{package}.models.ssm").ssm_update, x, a, b, c, *more)
+
+
+@case("wkv7_kernel", LM, VLM)
+def wkv7(package: str) -> Pairs:
+    block = language(package, "rwkv7").Rwkv7TimeMixing
+    holder = SimpleNamespace(num_heads=2, head_dim=64)
+    r, w, k, v, a, b = 0.1 * normal(6, 2, 5, 2, 64)
+    (y, expected), (state, expected_state) = both(
+        *(block._wkv7, holder, r, mx.sigmoid(w), k, v, a, b, normal(2, 2, 64, 64))
+    )
+    return [(y, expected.squeeze(-1)), (state, expected_state)]
+
+
+@case("attnres_mix", LM, VLM)
+def attention_residual(package: str) -> Pairs:
+    models = language(package, "kimi_k3")
+    blocks = models.ResidualBlocks(1e-5)
+    blocks.append(normal(2, 3, 700))
+    blocks.append(normal(2, 3, 700))
+    return both(models._attn_res_mix, blocks, normal(2, 3, 700), normal(700), 1e-5)
+
+
+@case("deepseek_v41_sinkhorn", LM)
+def sinkhorn(package: str) -> Pairs:
+    comb, eps = mx.exp(normal(2, 150, 4, 4)), mx.array([1e-6])
+    return both(module(f"{package}.models.deepseek_v41")._sinkhorn, comb, iters=5, eps=eps)
+
+
+@case("bitlinear_matmul", LM, VLM)
+def bitlinear(package: str) -> Pairs:
+    layers = "bitlinear_layers" if package == LM else "bitnet.bitlinear"
+    layer = module(f"{package}.models.{layers}").BitLinear(96, 20, bias=False)
+    digits = mx.random.randint(0, 3, (4, 5, 96))
+    layer.weight = (digits << mx.array([0, 2, 4, 6])[:, None, None]).sum(0).astype(mx.uint8)
+    layer.weight_scale, x = mx.array([0.3]), normal(2, 3, 96)
+    return [(layer(x), 0.3 * x @ (digits.reshape(20, 96) - 1.0).T)]
+
+
+LOGITS = (2, 2500)
+
+
+@case("kl_forward", LM)
+def kl(package: str) -> Pairs:
+    return both(module(f"{package}.tuner.losses").kl_div_loss, normal(*LOGITS), normal(*LOGITS))
+
+
+@case("js_forward", LM)
+def js(package: str) -> Pairs:
+    return both(module(f"{package}.tuner.losses").js_div_loss, normal(*LOGITS), normal(*LOGITS))
+
+
+@case("kl_backward", LM)
+def kl_backward(package: str) -> Pairs:
+    losses, p = module(f"{package}.tuner.losses"), normal(*LOGITS)
+    return both(mx.grad(lambda q: losses.kl_div_loss(q, p).sum()), normal(*LOGITS))
+
+
+@case("js_backward", LM)
+def js_backward(package: str) -> Pairs:
+    losses, p = module(f"{package}.tuner.losses"), normal(*LOGITS)
+    return both(mx.grad(lambda q: losses.js_div_loss(q, p).sum()), normal(*LOGITS))
+
+
+# ------------------------------------------------------------------------------- mlx-vlm
+
+
+@case("nearest_interpolation", VLM)
+def nearest(package: str) -> Pairs:
+    kernels, x = module(f"{package}.models.kernels"), normal(2, 3, 5, 6)
+    found = kernels.nearest_interpolate(x, size=(7, 9))
+    return [(found, kernels._nearest_interpolate_mlx(x, 7, 9))]
+
+
+@case("bicubic_interpolation_antialias", VLM)
+def bicubic(package: str) -> Pairs:
+    kernels, x = module(f"{package}.models.kernels"), normal(2, 3, 9, 8)
+    return [
+        (
+            kernels.bicubic_interpolate(x, size=size, antialias=antialias),
+            kernels._bicubic_interpolate_mlx(x, *size, antialias=antialias),
+        )
+        for size, antialias in (((4, 5), True), ((4, 5), False), ((12, 17), False))
+    ]
+
+
+@case("grid_sample", VLM)
+def grid_sample(package: str) -> Pairs:
+    kernels, x = module(f"{package}.models.kernels"), normal(2, 5, 6, 3)
+    grid = mx.random.uniform(-1.2, 1.2, (2, 4, 7, 2))
+    return [(kernels.grid_sample(x, grid), kernels._grid_sample_mlx(x, grid))]
+
+
+@case("separable_interpolate", VLM)
+def separable(package: str) -> Pairs:
+    kernels, x = module(f"{package}.models.kernels"), normal(2, 5, 6, 3)
+    iy, ix = mx.random.randint(0, 5, (7, 2)), mx.random.randint(0, 6, (8, 4))
+    arguments = [x, iy.astype(mx.int32), normal(7, 2), ix.astype(mx.int32), normal(8, 4)]
+    found = kernels.separable_interpolate(*arguments)
+    return [(found, kernels._separable_interpolate_mlx(*arguments))]
+
+
+@case("k3_short_conv_step", VLM)
+def short_conv(package: str) -> Pairs:
+    layer = language(package, "kimi_k3").ShortConv1d(40, 4)
+    layer.eval()
+    return both(layer, normal(2, 1, 40), normal(2, 3, 40), None, None)
+
+
+@case("deepseek_v41_fp8_roundtrip", VLM)
+def fp8(package: str) -> Pairs:
+    x = normal(3, 64) * mx.exp(3 * normal(3, 1))
+    return both(module(f"{package}.models.deepseek_v41.fakequant").fake_quant_fp8_ue8m0, x)
+
+
+@case("hc_sinkhorn_split", VLM)
+def sinkhorn_split(package: str) -> Pairs:
+    connection = module(f"{package}.models.deepseek_v4.hyper_connection")
+    arguments = [normal(2, 3, 24), normal(3), normal(24), 4, 5, 1e-6]
+    return both(connection.hc_split_sinkhorn, *arguments)
+
+
+@case("hc_sinkhorn_collapse", VLM)
+def sinkhorn_collapse(package: str) -> Pairs:
+    connection = module(f"{package}.models.deepseek_v4.hyper_connection")
+    x = normal(2, 3, 4, 600)
+    arguments = [x, x, normal(2, 3, 24), normal(3), normal(24), 4, 5, 1e-6]
+    found, expected = connection._hc_kernel(*arguments), connection._hc_ops(*arguments)
+    return list(zip(found, expected, strict=True))
+
+
+@case("gated_delta_step_states", VLM)
+def delta_states(package: str) -> Pairs:
+    models, arguments = module(f"{package}.models.gated_delta"), delta(64)
+    found = models.gated_delta_kernel(*arguments, None, 4)
+    return list(zip(found, models.gated_delta_ops(*arguments, None, 4), strict=True))
+
+
+def qwen(package: str, arguments: list[mx.array]) -> Pairs:
+    models = module(f"{package}.models.qwen3_5.gated_delta")
+    found, expected = models.gated_delta_kernel(*arguments), models.gated_delta_ops(*arguments)
+    return list(zip(found, expected, strict=True))
+
+
+@case("gated_delta_step", "mlx_vlm.models.qwen3_5")
+def delta_qwen(package: str) -> Pairs:
+    return qwen(VLM, delta(64))
+
+
+@case("gated_delta_step_packed_btree", VLM)
+def delta_qwen_packed(package: str) -> Pairs:
+    return qwen(package, delta(128))
+
+
+@case("qwen3_5_gated_delta_with_states", VLM)
+def delta_qwen_states(package: str) -> Pairs:
+    models = module(f"{package}.models.qwen3_5.gated_delta")
+    q, k, v, _, _, state = delta(64)
+    more = [normal(2, 5, 4), normal(2, 5, 4), normal(4), normal(4)]
+    return both(models.gated_delta_update_with_states, q, k, v, *more, state)
+
+
+@case("inkling_banded_mask", VLM)
+def banded_mask(package: str) -> Pairs:
+    mask = language(package, "inkling").banded_additive_mask
+    return both(mask, normal(2, 5, 3, 8), normal(8, 6), 4, 9, 7, 6)
+
+
+@case("inkling_banded_mask_v2", VLM)
+def banded_mask_2(package: str) -> Pairs:
+    mask = language(package, "inkling").banded_additive_mask
+    arguments = [normal(2, 5, 3, 8), normal(8, 6), 4, 9, 7, 6, None, normal(2, 3, 9, 8)]
+    return both(mask, *arguments)
+
+
+@case("inkling_sconv_decode", VLM)
+def inkling_conv(package: str) -> Pairs:
+    layer = language(package, "inkling").InklingShortConvolution(40, 4, 0)
+    x, state = normal(2, 3, 40), normal(2, 3, 40)
+
+    def call() -> tuple[mx.array, mx.array]:
+        cache = [state]
+        return layer(x, cache, residual=x), cache[0]
+
+    return both(call)
+
+
+@case("inkling_moe_route", VLM)
+def inkling_route(package: str) -> Pairs:
+    moe = language(package, "inkling").InklingSparseMoE
+    sizes = {"n_routed": 40, "n_shared": 2, "top_k": 4, "intermediate_size": 48}
+    more = {"route_scale": 2.5, "global_scale": mx.array([1.5]), "_wscale": None}
+    holder = SimpleNamespace(**sizes, **more, e_score_correction_bias=normal(40))
+    (found, weights, gamma), (expected, known, same) = zip(
+        *both(moe._route, holder, normal(3, 42)), strict=True
+    )
+    order, other = mx.argsort(found, axis=-1), mx.argsort(expected, axis=-1)
+    take = mx.take_along_axis
+    return [
+        (take(found, order, -1), take(expected, other, -1)),
+        (take(weights, order, -1), take(known, other, -1)),
+        (gamma, same),
+    ]
+
+
+@case("mlx_vlm_llguidance_mask", VLM)
+def allowed(package: str) -> Pairs:
+    logits, mask = normal(2, 70), mx.random.randint(-(2**31), 2**31 - 1, (2, 2)).astype(mx.int32)
+    found = module(f"{package}.structured")._apply_llguidance_mask(logits, mask)
+    bits = (mask[..., None] >> mx.arange(32)) & 1
+    bits = mx.pad(bits.reshape(2, 64), [(0, 0), (0, 6)])
+    return [(found, mx.where(bits == 1, logits, -mx.inf))]
+
+
+@case("indexer_epilogue_h4", VLM)
+def indexer(package: str) -> Pairs:
+    scores = module(f"{package}.models.longcat_flash_sparse.indexer_kernel").indexer_dense_scores
+    q, pooled, weights = normal(2, 4, 3, 16), normal(2, 300, 16), normal(2, 3, 4)
+    products = mx.maximum(mx.einsum("bhld,bsd->blhs", q, pooled), 0)
+    expected = 0.5 * (weights[..., None] * products).sum(2)
+    return [(scores(q, pooled, weights, 0.5), expected)]
+
+
+def one_bit(package: str, rows: int) -> Pairs:
+    layers = module(f"{package}.quantization.one_bit")
+    weight = mx.random.randint(0, 2**31 - 1, (40, 16)).astype(mx.uint32)
+    x, scales, biases = normal(rows, 512), normal(40, 8), normal(40, 8)
+    found = on_metal(layers.one_bit_quantized_matmul, x, weight, scales, biases, group_size=64)
+    return [(found, x @ layers.dequantize_one_bit(weight, scales, biases, 64).T)]
+
+
+@case("mlx_vlm_affine_1bit_qmv_gs_64_rows_4_aligned_1", VLM)
+def one_bit_vector(package: str) -> Pairs:
+    return one_bit(package, 3)
+
+
+@case("mlx_vlm_affine_1bit_qmm_gs_64", VLM)
+def one_bit_matrix(package: str) -> Pairs:
+    return one_bit(package, 20)
+
+
+def rotated(package: str, pairing: str, positions: mx.array) -> Pairs:
+    rope = module(f"{package}.models.rope_utils")
+    q, k, frequencies = normal(2, 4, 5, 40), normal(2, 2, 5, 40), mx.exp(-mx.arange(16) / 4)
+    selector = mx.arange(16).astype(mx.int32) % 3
+    arguments = [q, k, positions, frequencies, selector]
+    rotate = rope._mrope_apply_kernel(32, positions.ndim, pairing)
+    found = rope._fast_mrope_apply(rotate, *arguments, pairing)
+    return list(zip(found, rope._mrope_apply(*arguments, pairing), strict=True))
+
+
+POSITIONS = mx.arange(30).reshape(3, 2, 5).astype(mx.int32)
+
+
+@case("mrope_apply_half_split_32_2d", VLM)
+def rope_half(package: str) -> Pairs:
+    return rotated(package, module(f"{package}.models.rope_utils")._HALF_SPLIT, POSITIONS[0])
+
+
+@case("mrope_apply_even_odd_32_3d", VLM)
+def rope_even_odd(package: str) -> Pairs:
+    return rotated(package, module(f"{package}.models.rope_utils")._EVEN_ODD, POSITIONS)
+
+
+def attention(q: mx.array, k: mx.array, v: mx.array, allowed: mx.array) -> mx.array:
+    q, k, v = (x.astype(mx.float32) for x in (q, k, v))
+    mask = allowed[:, None]
+    return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.2, mask=mask).astype(mx.float16)
+
+
+@case("", "mlx_vlm.models.sparse_attention")
+def sparse(package: str) -> Pairs:
+    q, k, v = (normal(2, h, n, 32, dtype=mx.float16) for h, n in ((4, 3), (2, 40), (2, 40)))
+    indices = mx.argsort(mx.random.uniform(shape=(2, 3, 40)), axis=-1)[..., :8].astype(mx.int32)
+    indices = mx.where(mx.arange(8) < 6, indices, -1)
+    found = on_metal(module(package).indexed_sparse_attention, q, k, v, indices, 0.2)
+    allowed = (indices[..., None] == mx.arange(40)).any(-2)
+    return [(found, attention(q, k, v, allowed))]
+
+
+def blocks(attend: Callable[..., Any]) -> Pairs:
+    """Call ``attend(q, k, v, blocks, ends)``: queries attend to blocks of 8 keys before an end."""
+    q, k, v = (normal(2, h, n, 32, dtype=mx.float16) for h, n in ((4, 3), (2, 128), (2, 128)))
+    chosen = mx.argsort(mx.random.uniform(shape=(2, 3, 16)), axis=-1)[..., :2].astype(mx.int32)
+    chosen[..., 0] = 0
+    ends = mx.array([[64, 96, 128]] * 2, dtype=mx.int32)
+    found = on_metal(attend, q, k, v, chosen, ends)
+    keys = mx.arange(128)
+    allowed = (chosen[..., None] == keys // 8).any(-2) & (keys < ends[..., None])
+    return [(found, attention(q, k, v, allowed))]
+
+
+@case("", "mlx_vlm.models.minimax_m3_vl.language")
+def minimax(package: str) -> Pairs:
+    attend = module(package)._minimax_m3_sparse_prefill_attention
+    return blocks(lambda q, k, v, chosen, ends: attend(q, k, v, chosen, ends - 1, 0.2, 8))
+
+
+@case("", "mlx_vlm.models.qwen4_exp.qsa_kernel")
+def qsa(package: str) -> Pairs:
+    kernels = module(package)
+    plan = kernels.QSAExecutionPlan.INDEXED_SPARSE_PREFILL
+    options = {"scale": 0.2, "block_size": 8, "_plan": plan}
+    return blocks(lambda *arguments: kernels.qsa_sparse_attention(*arguments, **options))
+
+
+@case("exact_speculative_verify_gemv", VLM)
+def verify(package: str) -> Pairs:
+    product = module(f"{package}.models.exact_speculative_verify")
+    weight, x = normal(24, 70, dtype=mx.float16), normal(2, 3, 70, dtype=mx.float16)
+    return [(product.exact_speculative_verify_weight(weight, x), x @ weight.T)]
+
+
+@case("exact_speculative_verify_switch_gemv", VLM)
+def verify_switch(package: str) -> Pairs:
+    product = module(f"{package}.models.exact_speculative_verify")
+    weight, x = normal(5, 24, 70, dtype=mx.float16), normal(2, 3, 70, dtype=mx.float16)
+    experts = mx.random.randint(0, 5, (2, 3, 2))
+    found = product.exact_speculative_verify_switch_weight(weight, x, experts)
+    return [(found, (weight[experts] @ x[:, :, None, :, None]).squeeze(-1))]
+
+
+@case("embedding_gemma2_yuv_to_rgb", VLM)
+def video(package: str) -> Pairs:
+    convert = module(f"{package}.models.embedding_gemma2._video_kernel").yuv_to_rgb
+    y, u, v = (np.full(n, x, np.uint8) for n, x in (((8, 10), 128), ((4, 5), 128), ((4, 5), 128)))
+    sizes = {"log2_chroma_w": 1, "log2_chroma_h": 1, "depth": 8}
+    found = convert([y, u, v], {"colorspace": 1, "format": "yuvj420p", **sizes})
+    return [(found, mx.full((8, 10, 3), 128, dtype=mx.uint8))]
+
+
+def codec(package: str, kind: str, repeats: int) -> tuple[Any, Any, mx.array, mx.array]:
+    """Return a codec of TurboQuant, the state of 40 vectors, these vectors, and queries."""
+    made = getattr(module(f"{package}.turboquant"), kind)(64, 3, 0)
+    state = on_metal(made.quantize, normal(1, 2, 40, 64))
+    vectors = on_metal(made.dequantize, state).astype(mx.float32)
+    return made, state, vectors, normal(1, 2, repeats, 1, 64)
+
+
+def scores(package: str, kind: str, repeats: int) -> Pairs:
+    made, state, vectors, queries = codec(package, kind, repeats)
+    found = on_metal(made.score, queries, state)
+    return [(found, queries @ vectors[:, :, None].swapaxes(-1, -2))]
+
+
+@case("turboquant_norot_quantize_3 turboquant_unpack_lowbit turboquant_mse_score_tiled_1", VLM)
+def mse_scores(package: str) -> Pairs:
+    return scores(package, "_TurboQuantMSECodec", 1)
+
+
+@case("turboquant_pack_lowbit turboquant_prod_score", VLM)
+def prod_scores(package: str) -> Pairs:
+    return scores(package, "_TurboQuantProdCodec", 1)
+
+
+@case("turboquant_prod_score_repeat_4", VLM)
+def prod_scores_repeated(package: str) -> Pairs:
+    return scores(package, "_TurboQuantProdCodec", 4)
+
+
+def weighted(package: str, repeats: int) -> Pairs:
+    made, state, vectors, _ = codec(package, "_TurboQuantMSECodec", repeats)
+    logits = normal(1, 2, repeats, 1, 40)
+    weights = mx.softmax(logits, axis=-1)
+    expected = weights @ vectors[:, :, None]
+    found = on_metal(made.weighted_sum, weights, state)
+    return [(found, expected), (on_metal(made.weighted_sum_from_scores, logits, state), expected)]
+
+
+@case("turboquant_mse_weighted_rot", VLM)
+def weighted_once(package: str) -> Pairs:
+    return weighted(package, 1)
+
+
+@case("turboquant_mse_weighted_rot_repeat_4 turboquant_mse_scores_weighted_rot_repeat_4", VLM)
+def weighted_repeated(package: str) -> Pairs:
+    return weighted(package, 4)
+
+
+@case("turboquant_fused_mse_sdpa_k3_v4_d64", VLM)
+def cached(package: str) -> Pairs:
+    cache = module(f"{package}.turboquant").TurboQuantKVCache(bits=3.5)
+    keys, values, q = normal(1, 2, 40, 64), normal(1, 2, 40, 64), normal(1, 8, 1, 64)
+
+    def attend() -> tuple[mx.array, ...]:
+        states = cache.update_and_fetch(keys, values)
+        return cache.decode_attention(q, *states, scale=0.125), *cache.dequantize()
+
+    found, k, v = on_metal(attend)
+    k, v = k.astype(mx.float32), v.astype(mx.float32)
+    return [(found, mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125))]
+
+
+# ------------------------------------------------------------------------------- the test
+
+
+@pytest.fixture
+def seen() -> Iterator[Emulation]:
+    mx.random.seed(0)
+    with emulate() as seen:
+        yield seen
+
+
+# What the emulation finds wrong in a kernel.
+RACE = "race: shared"
+FOUND = {
+    "mlx_lm kl_forward": RACE,
+    "mlx_lm kl_backward": RACE,
+    "mlx_lm js_forward": RACE,
+    "mlx_lm js_backward": RACE,
+    "mlx_vlm grid_sample": "access outside of buffer 0 .x. at byte -",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels(name: str, seen: Emulation) -> None:
+    package, *kernels = name.split()
+    if name in FOUND:
+        with pytest.raises(EmulationError, match=FOUND[name]):
+            mx.eval(CASES[name](package))
+        return
+    for found, expected in CASES[name](package):
+        assert found.shape == expected.shape
+        a, b = (np.array(x.astype(mx.float32)) for x in (found, expected))
+        close = 1e-4 if found.dtype == mx.float32 else 2e-2
+        np.testing.assert_allclose(a, b, rtol=close, atol=close)
+    seen.update()
+    assert {*kernels} <= {*seen.launches}
