@@ -125,8 +125,10 @@ def argument_dtypes(op: Op) -> list[tuple[list[str], Sequence[str], str]]:
     rules = {p.name: rule for rule in op.dtype_rules for p in rule.params}
     for p in op.arguments.arrays:
         rule, group, dtypes = rules.get(p.name), "", tuple[str, ...]()
-        text = SUMS if p.dtype == ACCUMULATOR else "any"
-        if rule is not None and rule.dtypes != DTYPES and p.dtype != ACCUMULATOR:
+        text = "any" if rule is not None else "any that the called functions accept"
+        if p.dtype == ACCUMULATOR:
+            text = SUMS
+        elif rule is not None and rule.dtypes != DTYPES:
             group, dtypes = rule.name * rule.promotes, rule.dtypes
             text = INTEGERS.get(rule.integers, "") if group and op.has_primitive else ""
         found.setdefault((dtypes, text, group), []).append(p.name)

@@ -512,7 +512,7 @@ void bind_0(nb::module_& root) {
               for each bag, of the promoted dtype of weight and per_sample_weights.
 
         Dtypes:
-            weight, indices, offsets, per_sample_weights: any
+            weight, indices, offsets, per_sample_weights: any that the called functions accept
 
         Raises:
             ValueError: Arrays must have the shapes and dtypes above.

@@ -118,7 +118,7 @@ void bind_0(nb::module_& root) {
             list[array]: out
 
         Dtypes:
-            xs: any
+            xs: any that the called functions accept
       )pbdoc"));
   root.def(
       "scale",
@@ -172,8 +172,8 @@ void bind_0(nb::module_& root) {
             x (array of any shape): Input array.
             y (array of any shape): Input array.
             n (int):
-            flip (bool, optional):  Default: ``False``.
-            mode (Literal["p", "q"], optional):  Default: ``"p"``.
+            flip (bool, optional): Default: ``False``.
+            mode (Literal["p", "q"], optional): Default: ``"p"``.
 
         Returns:
             array of the common shape, of the promoted dtype: The output array.
@@ -298,7 +298,7 @@ void bind_0(nb::module_& root) {
         Args:
             x (array of shape (..., width)): Input array.
             weight (array of shape (width,), optional): Input array.
-            eps (float, optional):  Default: ``1e-05``.
+            eps (float, optional): Default: ``1e-05``.
 
         Returns:
             tuple[array, array]: out of shape (..., width), of the promoted dtype; scale of

@@ -135,13 +135,13 @@ void bind_1(nb::module_& root) {
         Args:
             x (array): Input array.
             axis (int | Sequence[int] | None, optional):
-            keepdims (bool, optional):  Default: ``False``.
+            keepdims (bool, optional): Default: ``False``.
 
         Returns:
             array: The output array.
 
         Dtypes:
-            x: any
+            x: any that the called functions accept
       )pbdoc"));
   root.def(
       "dense",
@@ -163,13 +163,13 @@ void bind_1(nb::module_& root) {
             x (array): Input array.
             w (array): Input array.
             b (array, optional): Input array.
-            transpose (bool, optional):  Default: ``False``.
+            transpose (bool, optional): Default: ``False``.
 
         Returns:
             array: The output array.
 
         Dtypes:
-            x, w, b: any
+            x, w, b: any that the called functions accept
 
         Raises:
             ValueError: w must have two axes.
@@ -188,13 +188,13 @@ void bind_1(nb::module_& root) {
 
         Args:
             x (array): Input array.
-            mode (Literal["sum", "max \"of\" all"], optional):  Default: ``"sum"``.
+            mode (Literal["sum", "max \"of\" all"], optional): Default: ``"sum"``.
 
         Returns:
             array: The output array.
 
         Dtypes:
-            x: any
+            x: any that the called functions accept
       )pbdoc"));
   root.def(
       "both",
@@ -216,7 +216,7 @@ void bind_1(nb::module_& root) {
             tuple[array, array]: add; mul
 
         Dtypes:
-            x, y: any
+            x, y: any that the called functions accept
       )pbdoc"));
   root.def(
       "steps",
@@ -232,7 +232,7 @@ void bind_1(nb::module_& root) {
 
         Args:
             n (int):
-            step (float, optional):  Default: ``0.5``.
+            step (float, optional): Default: ``0.5``.
 
         Returns:
             array: The output array.
@@ -284,7 +284,7 @@ void bind_1(nb::module_& root) {
         Args:
             x (array of any shape): Input array.
             a (float):
-            b (float, optional):  Default: ``1.0``.
+            b (float, optional): Default: ``1.0``.
 
         Returns:
             array of the shape of x, of the dtype of x: The output array.
@@ -346,7 +346,7 @@ void bind_1(nb::module_& root) {
 
         Args:
             x (array): Input array.
-            n (int, optional):  Default: ``8``.
+            n (int, optional): Default: ``8``.
 
         Returns:
             array of shape x.shape, of the dtype of x: The output array.
@@ -377,7 +377,7 @@ void bind_1(nb::module_& root) {
             array: The output array.
 
         Dtypes:
-            x, gate: any
+            x, gate: any that the called functions accept
 
         Example:
             >>> import mlx.core as mx

@@ -96,7 +96,7 @@ void bind_2(nb::module_& root) {
             array of the shape of x: the capped array
 
         Dtypes:
-            x: any
+            x: any that the called functions accept
 
         Example:
             >>> import mlx.core as mx
@@ -128,7 +128,7 @@ void bind_2(nb::module_& root) {
             array of the shape of x: the capped array
 
         Dtypes:
-            x: any
+            x: any that the called functions accept
 
         Example:
             >>> import mlx.core as mx
@@ -152,7 +152,7 @@ void bind_2(nb::module_& root) {
 
         Args:
             x (array of any shape): Input array.
-            a (float, optional):  Default: ``1.0``.
+            a (float, optional): Default: ``1.0``.
 
         Returns:
             tuple[array, array]: low of the shape of x, of the dtype of x; high of the shape of
@@ -299,7 +299,7 @@ void bind_2(nb::module_& root) {
             array: The output array.
 
         Dtypes:
-            self: any
+            self: any that the called functions accept
       )pbdoc"));
   root.def(
       "masked",
@@ -318,7 +318,7 @@ void bind_2(nb::module_& root) {
             x (array of shape (N, D)): Input array.
             mask (array | Literal["none", "all"] | None of shape (N, D), optional): Input array,
               or one of these strings.
-            fill (float, optional):  Default: ``0.0``.
+            fill (float, optional): Default: ``0.0``.
 
         Returns:
             array of shape x.shape, of the promoted dtype: The output array.

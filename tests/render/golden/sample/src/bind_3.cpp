@@ -166,7 +166,7 @@ void bind_3(nb::module_& root) {
             array: The output array.
 
         Dtypes:
-            x: any
+            x: any that the called functions accept
       )pbdoc"));
   root.def(
       "softplus",
@@ -186,7 +186,7 @@ void bind_3(nb::module_& root) {
             array: The output array.
 
         Dtypes:
-            x: any
+            x: any that the called functions accept
       )pbdoc"));
   root.def(
       "twice",
@@ -206,7 +206,7 @@ void bind_3(nb::module_& root) {
             array: The output array.
 
         Dtypes:
-            x: any
+            x: any that the called functions accept
       )pbdoc"));
   root.def(
       "moments",
@@ -222,13 +222,13 @@ void bind_3(nb::module_& root) {
 
         Args:
             x (array): Input array.
-            axis (int, optional):  Default: ``-1``.
+            axis (int, optional): Default: ``-1``.
 
         Returns:
             tuple[array, array]: mean: the mean; var: the variance
 
         Dtypes:
-            x: any
+            x: any that the called functions accept
       )pbdoc"));
   root.def(
       "straight",
@@ -250,7 +250,7 @@ void bind_3(nb::module_& root) {
             array: The output array.
 
         Dtypes:
-            x, y: any
+            x, y: any that the called functions accept
 
         Raises:
             ValueError: It cannot be differentiated with respect to y.
@@ -269,13 +269,13 @@ void bind_3(nb::module_& root) {
 
         Args:
             x (array): Input array.
-            n (int, optional):  Default: ``2``.
+            n (int, optional): Default: ``2``.
 
         Returns:
             array: The output array.
 
         Dtypes:
-            x: any
+            x: any that the called functions accept
       )pbdoc"));
   root.def(
       "bent",
@@ -291,7 +291,7 @@ void bind_3(nb::module_& root) {
 
         Args:
             x (array of any shape): Input array.
-            a (float, optional):  Default: ``1.0``.
+            a (float, optional): Default: ``1.0``.
 
         Returns:
             array of the shape of x, of the dtype of x: The output array.
@@ -406,7 +406,7 @@ void bind_3(nb::module_& root) {
             array: The output array.
 
         Dtypes:
-            self, default: any
+            self, default: any that the called functions accept
       )pbdoc"));
   module_nn.def(
       "pick_one",
@@ -428,7 +428,7 @@ void bind_3(nb::module_& root) {
             array: The output array.
 
         Dtypes:
-            self, default: any
+            self, default: any that the called functions accept
       )pbdoc"));
   root.def(
       "pick",
@@ -448,13 +448,13 @@ void bind_3(nb::module_& root) {
         Args:
             self (array): Input array.
             dim (int):
-            EPS (float, optional):  Default: ``1e-05``.
+            EPS (float, optional): Default: ``1e-05``.
 
         Returns:
             array: The output array.
 
         Dtypes:
-            self: any
+            self: any that the called functions accept
 
         Example:
             >>> import mlx.core as mx
@@ -478,13 +478,13 @@ void bind_3(nb::module_& root) {
         Args:
             x (array): Input array.
             weight (array, optional): Input array.
-            eps (float, optional):  Default: ``1e-05``.
+            eps (float, optional): Default: ``1e-05``.
 
         Returns:
             tuple[array, array, array]: y; mean; rstd
 
         Dtypes:
-            x, weight: any
+            x, weight: any that the called functions accept
 
         Raises:
             ValueError: x needs an axis.

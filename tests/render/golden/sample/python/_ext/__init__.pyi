@@ -66,7 +66,7 @@ def exp2(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
         array: The output array.
 
     Dtypes:
-        x: any
+        x: any that the called functions accept
     """
 
 def softplus(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
@@ -80,7 +80,7 @@ def softplus(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
         array: The output array.
 
     Dtypes:
-        x: any
+        x: any that the called functions accept
     """
 
 def logsumexp(x: scalar | array, axis: int | Sequence[int] | None = None, keepdims: bool = False, *, stream: StreamOrDevice = None) -> array:
@@ -90,13 +90,13 @@ def logsumexp(x: scalar | array, axis: int | Sequence[int] | None = None, keepdi
     Args:
         x (array): Input array.
         axis (int | Sequence[int] | None, optional):
-        keepdims (bool, optional):  Default: ``False``.
+        keepdims (bool, optional): Default: ``False``.
 
     Returns:
         array: The output array.
 
     Dtypes:
-        x: any
+        x: any that the called functions accept
     """
 
 def twice(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
@@ -110,7 +110,7 @@ def twice(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
         array: The output array.
 
     Dtypes:
-        x: any
+        x: any that the called functions accept
     """
 
 @deprecated("use linear")
@@ -124,13 +124,13 @@ def dense(x: scalar | array, w: scalar | array, b: scalar | array | None = None,
         x (array): Input array.
         w (array): Input array.
         b (array, optional): Input array.
-        transpose (bool, optional):  Default: ``False``.
+        transpose (bool, optional): Default: ``False``.
 
     Returns:
         array: The output array.
 
     Dtypes:
-        x, w, b: any
+        x, w, b: any that the called functions accept
 
     Raises:
         ValueError: w must have two axes.
@@ -142,13 +142,13 @@ def moments(x: scalar | array, axis: int = -1, *, stream: StreamOrDevice = None)
 
     Args:
         x (array): Input array.
-        axis (int, optional):  Default: ``-1``.
+        axis (int, optional): Default: ``-1``.
 
     Returns:
         tuple[array, array]: mean: the mean; var: the variance
 
     Dtypes:
-        x: any
+        x: any that the called functions accept
     """
 
 def scaled(xs: Sequence[scalar | array], a: float, *, stream: StreamOrDevice = None) -> list[array]:
@@ -163,7 +163,7 @@ def scaled(xs: Sequence[scalar | array], a: float, *, stream: StreamOrDevice = N
         list[array]: out
 
     Dtypes:
-        xs: any
+        xs: any that the called functions accept
     """
 
 def weird(x: scalar | array, mode: Literal["sum", "max \"of\" all"] = "sum", *, stream: StreamOrDevice = None) -> array:
@@ -172,13 +172,13 @@ def weird(x: scalar | array, mode: Literal["sum", "max \"of\" all"] = "sum", *, 
 
     Args:
         x (array): Input array.
-        mode (Literal["sum", "max \\"of\\" all"], optional):  Default: ``"sum"``.
+        mode (Literal["sum", "max \\"of\\" all"], optional): Default: ``"sum"``.
 
     Returns:
         array: The output array.
 
     Dtypes:
-        x: any
+        x: any that the called functions accept
     """
 
 def straight(x: scalar | array, y: scalar | array | None = None, *, stream: StreamOrDevice = None) -> array:
@@ -193,7 +193,7 @@ def straight(x: scalar | array, y: scalar | array | None = None, *, stream: Stre
         array: The output array.
 
     Dtypes:
-        x, y: any
+        x, y: any that the called functions accept
 
     Raises:
         ValueError: It cannot be differentiated with respect to y.
@@ -211,7 +211,7 @@ def both(x: scalar | array, y: scalar | array, *, stream: StreamOrDevice = None)
         tuple[array, array]: add; mul
 
     Dtypes:
-        x, y: any
+        x, y: any that the called functions accept
     """
 
 def calls(x: scalar | array, n: int = 2, *, stream: StreamOrDevice = None) -> array:
@@ -220,13 +220,13 @@ def calls(x: scalar | array, n: int = 2, *, stream: StreamOrDevice = None) -> ar
 
     Args:
         x (array): Input array.
-        n (int, optional):  Default: ``2``.
+        n (int, optional): Default: ``2``.
 
     Returns:
         array: The output array.
 
     Dtypes:
-        x: any
+        x: any that the called functions accept
     """
 
 def steps(n: int, step: float = 0.5, *, stream: StreamOrDevice = None) -> array:
@@ -235,7 +235,7 @@ def steps(n: int, step: float = 0.5, *, stream: StreamOrDevice = None) -> array:
 
     Args:
         n (int):
-        step (float, optional):  Default: ``0.5``.
+        step (float, optional): Default: ``0.5``.
 
     Returns:
         array: The output array.
@@ -299,7 +299,7 @@ def scale2(x: scalar | array, a: float, b: float = 1.0, *, stream: StreamOrDevic
     Args:
         x (array of any shape): Input array.
         a (float):
-        b (float, optional):  Default: ``1.0``.
+        b (float, optional): Default: ``1.0``.
 
     Returns:
         array of the shape of x, of the dtype of x: The output array.
@@ -327,8 +327,8 @@ def blend(x: scalar | array, y: scalar | array, n: int, flip: bool = False, mode
         x (array of any shape): Input array.
         y (array of any shape): Input array.
         n (int):
-        flip (bool, optional):  Default: ``False``.
-        mode (Literal["p", "q"], optional):  Default: ``"p"``.
+        flip (bool, optional): Default: ``False``.
+        mode (Literal["p", "q"], optional): Default: ``"p"``.
 
     Returns:
         array of the common shape, of the promoted dtype: The output array.
@@ -356,7 +356,7 @@ def parts(x: scalar | array, a: float = 1.0, *, stream: StreamOrDevice = None) -
 
     Args:
         x (array of any shape): Input array.
-        a (float, optional):  Default: ``1.0``.
+        a (float, optional): Default: ``1.0``.
 
     Returns:
         tuple[array, array]: low of the shape of x, of the dtype of x; high of the shape of
@@ -408,7 +408,7 @@ def bent(x: scalar | array, a: float = 1.0, *, stream: StreamOrDevice = None) ->
 
     Args:
         x (array of any shape): Input array.
-        a (float, optional):  Default: ``1.0``.
+        a (float, optional): Default: ``1.0``.
 
     Returns:
         array of the shape of x, of the dtype of x: The output array.
@@ -562,7 +562,7 @@ def norm(x: array, weight: array | None = None, eps: float = 1e-05, *, stream: S
     Args:
         x (array of shape (..., width)): Input array.
         weight (array of shape (width,), optional): Input array.
-        eps (float, optional):  Default: ``1e-05``.
+        eps (float, optional): Default: ``1e-05``.
 
     Returns:
         tuple[array, array]: out of shape (..., width), of the promoted dtype; scale of
@@ -705,7 +705,7 @@ def rows(x: scalar | array, n: int = 8, *, stream: StreamOrDevice = None) -> arr
 
     Args:
         x (array): Input array.
-        n (int, optional):  Default: ``8``.
+        n (int, optional): Default: ``8``.
 
     Returns:
         array of shape x.shape, of the dtype of x: The output array.
@@ -730,7 +730,7 @@ def pick(self: scalar | array, default: scalar | array | None = None, *, stream:
         array: The output array.
 
     Dtypes:
-        self, default: any
+        self, default: any that the called functions accept
     """
 
 @overload
@@ -744,13 +744,13 @@ def pick(self: scalar | array, dim: int, *, EPS: float = 1e-05, stream: StreamOr
     Args:
         self (array): Input array.
         dim (int):
-        EPS (float, optional):  Default: ``1e-05``.
+        EPS (float, optional): Default: ``1e-05``.
 
     Returns:
         array: The output array.
 
     Dtypes:
-        self: any
+        self: any that the called functions accept
 
     Example:
         >>> import mlx.core as mx
@@ -770,7 +770,7 @@ def _picked(self: scalar | array, *, stream: StreamOrDevice = None) -> array:
         array: The output array.
 
     Dtypes:
-        self: any
+        self: any that the called functions accept
     """
 
 def normalize(x: scalar | array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array, array]:
@@ -780,13 +780,13 @@ def normalize(x: scalar | array, weight: scalar | array | None = None, eps: floa
     Args:
         x (array): Input array.
         weight (array, optional): Input array.
-        eps (float, optional):  Default: ``1e-05``.
+        eps (float, optional): Default: ``1e-05``.
 
     Returns:
         tuple[array, array, array]: y; mean; rstd
 
     Dtypes:
-        x, weight: any
+        x, weight: any that the called functions accept
 
     Raises:
         ValueError: x needs an axis.
@@ -800,7 +800,7 @@ def masked(x: array, mask: array | Literal["none", "all"] | None = None, *, fill
         x (array of shape (N, D)): Input array.
         mask (array | Literal["none", "all"] | None of shape (N, D), optional): Input array,
           or one of these strings.
-        fill (float, optional):  Default: ``0.0``.
+        fill (float, optional): Default: ``0.0``.
 
     Returns:
         array of shape x.shape, of the promoted dtype: The output array.
@@ -824,7 +824,7 @@ def gated(x: scalar | array, gate: scalar | array | Literal["open"], /, *, strea
         array: The output array.
 
     Dtypes:
-        x, gate: any
+        x, gate: any that the called functions accept
 
     Example:
         >>> import mlx.core as mx

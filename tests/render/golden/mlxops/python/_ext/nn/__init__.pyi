@@ -104,7 +104,7 @@ def embedding_bag(weight: array, indices: array, offsets: array | None = None, p
           for each bag, of the promoted dtype of weight and per_sample_weights.
 
     Dtypes:
-        weight, indices, offsets, per_sample_weights: any
+        weight, indices, offsets, per_sample_weights: any that the called functions accept
 
     Raises:
         ValueError: Arrays must have the shapes and dtypes above.

@@ -28,7 +28,7 @@ def softcap(x: scalar | array, cap: float = 50.0, *, stream: StreamOrDevice = No
         array of the shape of x: the capped array
 
     Dtypes:
-        x: any
+        x: any that the called functions accept
 
     Example:
         >>> import mlx.core as mx
