@@ -17,9 +17,9 @@ from ..formula import trees
 from ..formula.explain import Wrong
 from ..formula.lets import Insert
 from ..formula.mlx import CONSTANTS
-from ..formula.numbers import evaluated
 from ..formula.source import parsed
 from ..model.kinds import Kind
+from ..model.numbers import evaluated
 from ..model.op import Length, shown_axes
 from ..model.signature import Arg, Signature
 from ..read.keys import listed

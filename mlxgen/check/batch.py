@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 from ..formula.lets import words
-from ..formula.numbers import ArrayFacts, Impossible, evaluated
+from ..model.numbers import ArrayFacts, Impossible, evaluated
 from ..model.op import MOST, Arguments, Condition, OutputRules
 from ..read.keys import ArraySample, KernelEntry, Sample
 from .context import Context, Path

@@ -18,11 +18,11 @@ from pathlib import Path as FilePath
 from ..diagnostics import Related, did_you_mean
 from ..diagnostics.messages import Rendered, table
 from ..formula.compile import Name, Want
-from ..formula.numbers import Impossible, evaluated
 from ..formula.values import INT_MAX
 from ..model.cpp import BOOL, ELEMENT, INT, INT64, CppType
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, metal_name
 from ..model.kinds import KINDS, METAL_INTS, Kind
+from ..model.numbers import Impossible, evaluated
 from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Property, Rule, Template
 from ..model.signature import Type, with_article
 from ..read.cpp import Function, Param, Unit

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from ..diagnostics import did_you_mean
 from ..formula.compile import Want
-from ..formula.numbers import ArrayFacts, Impossible, evaluated
 from ..model.dtypes import DTYPES
 from ..model.kinds import REAL, Kind
+from ..model.numbers import ArrayFacts, Impossible, evaluated
 from ..model.op import Arguments, DtypeRule, Form, Integers, Parameter
 from ..model.overloads import chosen
 from ..model.signature import Type, parted, with_article

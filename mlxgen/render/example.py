@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from ..formula.numbers import ArrayFacts, Impossible, broadcast, evaluated
 from ..model.kinds import Kind
+from ..model.numbers import ArrayFacts, Impossible, broadcast, evaluated
 from ..model.op import DtypeRule, Op
 from ..model.signature import quoted
 

@@ -11,7 +11,7 @@ import pytest
 from sample import project
 
 from mlxgen.check.axes import Axes, NamedAxes
-from mlxgen.formula.numbers import ArrayFacts, evaluated
+from mlxgen.model.numbers import ArrayFacts, evaluated
 from mlxgen.read.signature import parse_signature
 
 SIGNATURE = "f(x: array, y: array, z: array | None = None, k: int = 2) -> (a: array, b: array)"

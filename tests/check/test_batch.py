@@ -17,8 +17,8 @@ from sample import project
 
 from mlxgen.check.file import resolve
 from mlxgen.diagnostics import Diagnostic, Diagnostics
-from mlxgen.formula.numbers import ArrayFacts, Impossible, evaluated
 from mlxgen.formula.source import parsed
+from mlxgen.model.numbers import ArrayFacts, Impossible, evaluated
 from mlxgen.read.sources import Sources
 from mlxgen.read.yaml import Document
 

@@ -28,8 +28,8 @@ from hypothesis import strategies as st
 import mlxgen
 from mlxgen.diagnostics import sections
 from mlxgen.formula.compile import Expr, Name, Scope, Want, compile_formula
-from mlxgen.formula.numbers import ArrayFacts, evaluated
 from mlxgen.formula.source import parsed
+from mlxgen.model.numbers import ArrayFacts, evaluated
 from mlxgen.model.signature import Kind, Type
 
 INCLUDE = Path(mlxgen.__path__[0]) / "runtime" / "include"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlxgen.formula.numbers import ArrayFacts, evaluated
 from mlxgen.formula.source import parsed
+from mlxgen.model.numbers import ArrayFacts, evaluated
 
 
 @pytest.mark.parametrize(

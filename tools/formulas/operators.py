@@ -18,8 +18,8 @@ from typing import Any
 import mlx.core as mx
 
 from mlxgen.formula.lets import Insert
-from mlxgen.formula.numbers import ArrayFacts, evaluated
 from mlxgen.model.kinds import Kind
+from mlxgen.model.numbers import ArrayFacts, evaluated
 from mlxgen.model.op import Form, Grad, GradKind, Jvp, Op, Parameter
 from mlxgen.testing.formulas import FORMULA_NAMES, formula_code, lengths_of
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from types import CodeType, SimpleNamespace
 from typing import Any
 
-from ..model.dtypes import CATEGORIES, DTYPES
+from .dtypes import CATEGORIES, DTYPES
 
 _STEPS = 1_000  # of all loops of a formula
 
