@@ -54,7 +54,8 @@ def key(description: str, default: Any = None, **more: Any) -> Any:
 class Model(BaseModel):
     """The base of all models: unknown keys are errors, and values are not coerced."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # Only the validators in use are built.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]

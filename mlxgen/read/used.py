@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..diagnostics import Diagnostics
 from ..model.op import dotted_names
@@ -39,7 +39,11 @@ def packages(settings: Settings, diags: Diagnostics) -> dict[str, list[UsedOpera
 # The part of ops.json that formulas need (render/python.py writes it).
 
 
-class _Arg(BaseModel):
+class _Part(BaseModel):
+    model_config = ConfigDict(defer_build=True)  # most projects use no package
+
+
+class _Arg(_Part):
     name: str
     resolved: Type
     has_default: bool
@@ -48,12 +52,12 @@ class _Arg(BaseModel):
     pos_only: bool
 
 
-class _Output(BaseModel):
+class _Output(_Part):
     name: str
     resolved: Type
 
 
-class _Operator(BaseModel):
+class _Operator(_Part):
     name: str
     python_name: str
     module: str
@@ -68,7 +72,7 @@ class _Operator(BaseModel):
     tags: list[str]
 
 
-class _Table(BaseModel):
+class _Table(_Part):
     version: int = Field(alias="schema", ge=SCHEMA, le=SCHEMA)
     operators: list[_Operator]
 
