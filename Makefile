@@ -219,8 +219,9 @@ clean: ## Remove everything that was built, and .venv
 	@$(PIP) install --group site
 	@touch $@
 
-# If only operators were edited, and no file of the package is new or gone, CMake installs the result:
-# pip would take several seconds to pack and unpack the whole package.
+# If only operators were edited, CMake installs the result: pip would take several seconds to pack and
+# unpack the whole package. The folders with a file for each operator are removed before, because one
+# may be gone.
 OPERATORS := $(wildcard mlx_ops.yaml ops/*.yaml) $(shell find csrc kernels -type f 2>/dev/null)
 INSTALLED = $(wildcard .venv/lib/python3*/site-packages/mlxops)
 
@@ -228,9 +229,9 @@ INSTALLED = $(wildcard .venv/lib/python3*/site-packages/mlxops)
 	@$(BIN)/mlxgen generate --output build/generated > /dev/null \
 	  --mlx "$$($(BIN)/python -c 'from importlib.metadata import version; print(version("mlx"))')"
 	@echo 'Building mlxops'
-	@if [ -z '$(filter-out $(OPERATORS),$?)' ] && [ -d '$(INSTALLED)' ] && \
-	    [ -f build/build.ninja ] && [ build/generated/sources.cmake -ot $@ ]; then \
+	@if [ -z '$(filter-out $(OPERATORS),$?)' ] && [ -d '$(INSTALLED)' ] && [ -f build/build.ninja ]; then \
 	  said="$$($(BIN)/cmake --build build 2>&1)" || { echo "$$said"; exit 1; }; \
+	  rm -rf $(addprefix '$(INSTALLED)'/,include rust sources); \
 	  $(BIN)/cmake --install build --prefix '$(INSTALLED)' --strip > /dev/null; \
 	else \
 	  $(PIP) install --no-build-isolation --no-deps .; \

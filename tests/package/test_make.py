@@ -39,8 +39,6 @@ def package(tmp_path: Path) -> Path:
     for name in (".venv/lib/python3.12/site-packages/mlxops/ops.json", "build/build.ninja"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
-    (tmp_path / "build" / "generated").mkdir()
-    (tmp_path / "build" / "generated" / "sources.cmake").touch()
     for path in tmp_path.rglob("*"):
         os.utime(path, (1, 1))
     for age, name in ((2, ".ready"), (3, ".built")):
@@ -75,7 +73,6 @@ BY_PIP = ["mlxgen generate", "python pip"]
         ("csrc/k.h", BY_CMAKE),
         ("kernels/k.metal", BY_CMAKE),
         ("python/mlxops/layers.py", BY_PIP),
-        ("build/generated/sources.cmake mlx_ops.yaml", BY_PIP),  # a new operator
         (".venv/.ready", BY_PIP),
     ],
 )
@@ -93,6 +90,18 @@ def test_pip_is_called_if_something_is_missing(package: Path, missing: str) -> N
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     (package / "csrc" / "k.h").touch()
     assert calls(package) == BY_PIP
+
+
+@pytest.mark.skipif(MAKE is None, reason="needs make")
+def test_no_file_of_a_removed_operator_is_left(package: Path) -> None:
+    installed = next(package.glob(".venv/lib/*/site-packages/mlxops"))
+    header = installed / "include" / "mlxops" / "gone.h"
+    header.parent.mkdir(parents=True)
+    header.touch()
+    (package / "mlx_ops.yaml").touch()
+    assert calls(package) == BY_CMAKE
+    assert not header.exists()
+    assert (installed / "ops.json").exists()
 
 
 @pytest.mark.skipif(MAKE is None, reason="needs make")

@@ -131,6 +131,13 @@ def test_large_packages_compile_in_few_units(
     assert sorted(chain(*found)) == (sorted(bound) if groups else [])
 
 
+def test_few_sources_include_all_operators(generated: Path) -> None:
+    """Each new operator compiles them again."""
+    sources = [*generated.glob("src/*.cpp"), *generated.glob("c/*.cpp")]
+    of_all = re.compile(r'#include "mlxops(/mlxops|_c)\.h"')
+    assert [p.name for p in sources if of_all.search(p.read_text())] == ["arrays.cpp"]
+
+
 def grouped(output: Path) -> dict[str, list[str]]:
     """Return the operators whose sources are compiled together, by the name of the group."""
     listed = (output / "sources.cmake").read_text()
