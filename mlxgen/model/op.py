@@ -550,8 +550,7 @@ class Op:
     @property
     def broadcasts(self) -> bool:
         """True if the results have the shape that the arrays are broadcast to."""
-        composed = not self.has_primitive and "elementwise" in self.entry.tags
-        return self.elementwise or composed
+        return self.elementwise or (not self.has_primitive and "elementwise" in self.entry.tags)
 
     @property
     def single(self) -> bool:

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from ..formula.numbers import ArrayFacts, Impossible, evaluated
 from ..model.dtypes import ACCUMULATOR, DTYPES
 from ..model.languages import Package
 from ..model.op import Form, GradKind, Integers, Op, shown_axes
@@ -175,22 +176,10 @@ class Reference:
         return [("cpp", laid_out(head, self.view.declared)), *self.declarations.items()]
 
     @property
-    def summary(self) -> str:
-        """The first paragraph of the documentation, on one line."""
-        return markdown(" ".join((self.entry.doc or "").strip().partition("\n\n")[0].split()))
-
-    @property
     def cotangents(self) -> list[str]:
         """The names of cotangents in the gradient formulas."""
         used = {name for g in self.grads if g.expr is not None for name in g.expr.names}
         return [name for name in self.op.signature.each_output("grad") if name in used]
-
-    @property
-    def mlx_gradient(self) -> str:
-        """The operation that MLX differentiates, for an operator without gradients of its own."""
-        if "vjp" in self.entry.manual or self.grads or not self.op.arguments.arrays:
-            return ""
-        return "called function" if self.op.forward.form is Form.BIND else "composition"
 
     @property
     def backends(self) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -237,17 +226,28 @@ def python_args(op: Op, target: str = "") -> list[str]:
     """
 
     def annotation(arg: Arg) -> str:
-        type, forms = arg.type, op.axes.get(arg.name, [()])
+        type = arg.type
         if arg.name == target:
             return type.python
         if type.kind is Kind.ARRAYS and not type.variadic:
             return "Sequence[scalar | array]"
-        scalar = type.is_array and any({*axes} <= {"..."} for axes in forms)
+        scalar = type.is_array and _accepts_scalars(op, arg.name)
         return f"scalar | {type.python}" if scalar else type.python
 
     out = f"out: {op.signature.python_result} | None = None"
     more = [out] if "out" in op.entry.variants and not target else []
     return op.signature.python_args(annotation, *more, "stream: StreamOrDevice = None")
+
+
+def _accepts_scalars(op: Op, name: str) -> bool:
+    """Return false if the axes of an array, or a check, require that it has axes."""
+    if name in op.axes:
+        return any({*axes} <= {"..."} for axes in op.axes[name])
+    scalar = {name: ArrayFacts((), None)}
+    try:
+        return all(evaluated(check.tree, scalar, None) is not False for check in op.checks)
+    except Impossible:
+        return False
 
 
 _MARKUP = re.compile(

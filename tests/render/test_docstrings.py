@@ -21,8 +21,9 @@ def documented(entry: str, folder: Path) -> tuple[str, list[str]]:
     """Return the docstring of an entry, and the arguments of its signature."""
     (folder / "mlx_ops.yaml").write_text(entry, encoding="utf-8")
     settings, diags = project.settings(folder / "mlx_ops.yaml"), Diagnostics()
-    (op,), _ = load(settings, diags)
+    ops, _ = load(settings, diags)
     assert diags.ok, diags.render_text()
+    (op,) = ops
     return docstring(Reference(op, settings, {}), settings), python_args(op)
 
 
@@ -107,6 +108,23 @@ def test_shapes_of_rules(tmp_path: Path) -> None:
     assert "    ValueError: Arrays must have the shapes and dtypes above.\n" in text
     assert "    ValueError: n must be at most D.\n" in text
     assert example(text)[-2:] == [">>> y.shape, z.shape", "((5,), (3, 2))"]
+
+
+def test_scalars(tmp_path: Path) -> None:
+    """An array for which a check rejects scalars is not annotated as a scalar."""
+    entry = """
+- signature: "f(a: array, b: array, c: array | None = None, d: array | None = None) -> array"
+  composite: a + b + (a if c is None else c) + (a if d is None else d)
+  checks:
+    - {that: "a.ndim >= 2 and a.shape[-1] == b.ndim", else: a must have 2 axes}
+    - {that: "b.shape[-1] == 2 or b.size < a.size", else: b must have 2 columns}
+    - {that: c is None or c.ndim <= 1, else: c must have at most 1 axis}
+    - {that: d is None or d.ndim == a.ndim, else: d must have the axes of a}
+  samples: {a: {shape: [1, 2]}, b: {shape: [1, 2]}}
+"""
+    _, args = documented(entry, tmp_path)
+    types = ["a: array", "b: array", "c: scalar | array | None = None"]
+    assert args[:3] == types and args[3].startswith("d: scalar | array")
 
 
 def test_own_sections(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ void bind_0(nb::module_& root) {
       nb::kw_only(),
       "stream"_a = nb::none(),
       nb::sig(
-          "def halves(x: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
+          "def halves(x: array, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
       mlxgen::doc(R"pbdoc(
         halves.
 

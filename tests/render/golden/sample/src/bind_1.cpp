@@ -153,7 +153,7 @@ void bind_1(nb::module_& root) {
       "transpose"_a = false,
       "stream"_a = nb::none(),
       nb::sig(
-          "def dense(x: scalar | array, w: scalar | array, b: scalar | array | None = None, *, transpose: bool = False, stream: StreamOrDevice = None) -> array"),
+          "def dense(x: scalar | array, w: array, b: scalar | array | None = None, *, transpose: bool = False, stream: StreamOrDevice = None) -> array"),
       mlxgen::doc(R"pbdoc(
         dense.
 
@@ -312,7 +312,7 @@ void bind_1(nb::module_& root) {
       nb::kw_only(),
       "stream"_a = nb::none(),
       nb::sig(
-          "def segments(x: scalar | array, ids: scalar | array, count: int, *, stream: StreamOrDevice = None) -> array"),
+          "def segments(x: scalar | array, ids: array, count: int, *, stream: StreamOrDevice = None) -> array"),
       mlxgen::doc(R"pbdoc(
         segments.
 

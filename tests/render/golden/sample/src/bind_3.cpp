@@ -471,7 +471,7 @@ void bind_3(nb::module_& root) {
       nb::kw_only(),
       "stream"_a = nb::none(),
       nb::sig(
-          "def normalize(x: scalar | array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array, array]"),
+          "def normalize(x: array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array, array]"),
       mlxgen::doc(R"pbdoc(
         normalize.
 

@@ -114,7 +114,7 @@ def twice(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
     """
 
 @deprecated("use linear")
-def dense(x: scalar | array, w: scalar | array, b: scalar | array | None = None, *, transpose: bool = False, stream: StreamOrDevice = None) -> array:
+def dense(x: scalar | array, w: array, b: scalar | array | None = None, *, transpose: bool = False, stream: StreamOrDevice = None) -> array:
     """
     dense.
 
@@ -498,7 +498,7 @@ def total(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
         ValueError: Arrays must have the shapes and dtypes above.
     """
 
-def halves(x: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, array]:
+def halves(x: array, *, stream: StreamOrDevice = None) -> tuple[array, array]:
     """
     halves.
 
@@ -534,7 +534,7 @@ def join(xs: Sequence[scalar | array], *, stream: StreamOrDevice = None) -> arra
         ValueError: Arrays must have the shapes and dtypes above.
     """
 
-def segments(x: scalar | array, ids: scalar | array, count: int, *, stream: StreamOrDevice = None) -> array:
+def segments(x: scalar | array, ids: array, count: int, *, stream: StreamOrDevice = None) -> array:
     """
     segments.
 
@@ -773,7 +773,7 @@ def _picked(self: scalar | array, *, stream: StreamOrDevice = None) -> array:
         self: any that the called functions accept
     """
 
-def normalize(x: scalar | array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array, array]:
+def normalize(x: array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array, array]:
     """
     normalize.
 
