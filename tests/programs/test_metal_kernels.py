@@ -603,6 +603,141 @@ def cached(package: str) -> Pairs:
     return [(found, mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125))]
 
 
+def quantized(rows: int, mode: str = "affine", columns: int = 512) -> nn.QuantizedLinear:
+    linear = nn.Linear(columns, rows, bias=False)
+    linear.set_dtype(mx.float16)
+    group = 64 if mode == "affine" else 16
+    made: nn.QuantizedLinear = nn.QuantizedLinear.from_linear(linear, group, 4, mode)
+    return made
+
+
+def verified(package: str, tokens: int, masked: bool | None = None) -> Pairs:
+    """Call a product with a 4-bit matrix, or its largest element, for tokens."""
+    verifier = module(f"{package}.models.quantized_verifier")
+    linear, x = quantized(40), normal(2, tokens, 512, dtype=mx.float16)
+    if masked is None:
+        return [(on_metal(verifier.optimized_affine_linear, linear, x), linear(x))]
+    logits, bits = linear(x), None
+    if masked:
+        bits = mx.random.randint(0, 2**31 - 1, (2 * tokens, 2)).astype(mx.int32)
+        allowed = (bits[..., None] >> mx.arange(32)) & 1
+        logits = mx.where(allowed.reshape(2, tokens, 64)[..., :40] == 1, logits, -mx.inf)
+    best = on_metal(verifier.optimized_affine_argmax, linear, x, bits)
+    top = mx.take_along_axis(logits, best[..., None], axis=-1).squeeze(-1)
+    return [(top, logits.max(-1))]
+
+
+for tokens, way in ((3, ""), (6, "_streamed"), (9, "_token_tiled")):
+    for masked, what in ((None, "qmv"), (False, "qargmax"), (True, "masked_qargmax")):
+        case(f"quantized_verify_affine_{what}{way}", VLM)(
+            lambda package, tokens=tokens, masked=masked: verified(package, tokens, masked)
+        )
+
+
+def verified_together(package: str, tokens: int) -> Pairs:
+    verifier = module(f"{package}.models.quantized_verifier")
+    linears, x = [quantized(40), quantized(16)], normal(2, tokens, 512, dtype=mx.float16)
+    found = on_metal(verifier.optimized_affine_linears, linears, x)
+    return list(zip(found, (linear(x) for linear in linears), strict=True))
+
+
+@case("quantized_verify_affine_fused_qmv", VLM)
+def verified_fused(package: str) -> Pairs:
+    return verified_together(package, 3)
+
+
+@case("quantized_verify_affine_fused_qmv_streamed", VLM)
+def verified_fused_streamed(package: str) -> Pairs:
+    return verified_together(package, 6)
+
+
+@case("quantized_verify_nvfp4_argmax", VLM)
+def nvfp4(package: str) -> Pairs:
+    verifier = module(f"{package}.models.quantized_verifier")
+    linear, x = quantized(40, "nvfp4"), normal(2, 3, 512, dtype=mx.float16)
+    best, logits = on_metal(verifier.optimized_nvfp4_argmax, linear, x), linear(x)
+    return [(mx.take_along_axis(logits, best[..., None], axis=-1)[..., 0], logits.max(-1))]
+
+
+@case("nemotron_small_row_gemv", VLM)
+def small_rows(package: str) -> Pairs:
+    models, linear, x = (
+        language(package, "nemotron_labs_diffusion"),
+        nn.Linear(70, 24),
+        normal(2, 3, 70),
+    )
+    return [(models._small_row_linear(linear, x, 8), linear(x))]
+
+
+@case("nemotron_small_row_swiglu", VLM)
+def small_rows_gated(package: str) -> Pairs:
+    models, x = language(package, "nemotron_labs_diffusion"), normal(2, 3, 70)
+    gate, up = nn.Linear(70, 24, bias=False), nn.Linear(70, 24, bias=False)
+    return [(models._small_row_swiglu(gate, up, x, 8), nn.silu(gate(x)) * up(x))]
+
+
+@case("nemotron_bm32_steel_linear_nt", VLM)
+def steel(package: str) -> Pairs:
+    models, linear = language(package, "nemotron_labs_diffusion"), nn.Linear(64, 64)
+    linear.set_dtype(mx.bfloat16)
+    x = normal(1, 32, 64, dtype=mx.bfloat16)
+    return [(models._bm32_linear(linear, x), linear(x))]
+
+
+@case("short_block_hc_norm", VLM)
+def connection_norm(package: str) -> Pairs:
+    ops, x = module(f"{package}.models.fast_ops"), normal(2, 3, 4, 600, dtype=mx.float16)
+    connection = module(f"{package}.models.deepseek_v4.hyper_connection")
+    holder = SimpleNamespace(scale=normal(3), base=normal(24), sinkhorn_iters=5, hc_eps=1e-6)
+    norm, mixes = nn.RMSNorm(600), normal(2, 3, 24)
+    norm.set_dtype(mx.float16)
+    found = on_metal(ops.exact_hc_norm, holder, norm, x, mixes)
+    y, *more = connection._hc_ops(x, x, mixes, holder.scale, holder.base, 4, 5, 1e-6)
+    return list(zip(found, [norm(y), *more], strict=True))
+
+
+@case("short_block_hc_expand", VLM)
+def connection_expand(package: str) -> Pairs:
+    ops = module(f"{package}.models.fast_ops")
+    connection = module(f"{package}.models.deepseek_v4.hyper_connection")
+    x, residual = normal(2, 3, 40, dtype=mx.float16), normal(2, 3, 4, 40, dtype=mx.float16)
+    arguments = [x, residual, normal(2, 3, 4), normal(2, 3, 4, 4)]
+    found = on_metal(ops.exact_hc_expand, *arguments)
+    return [(found, connection._hc_expand_op(*arguments))]
+
+
+def experts(package: str, columns: int, rows: int) -> Any:
+    layers = module(f"{package}.models.switch_layers")
+    linear = layers.SwitchLinear(columns, rows, 5, bias=False)
+    linear.set_dtype(mx.float16)
+    return linear.to_quantized(64, 4)
+
+
+INDICES = mx.array([[[0, 3], [2, 1], [4, 0]]], dtype=mx.int32)
+
+
+@case("short_block_affine4_switch_gate_up", VLM)
+def gate_up(package: str) -> Pairs:
+    ops, x = module(f"{package}.models.fast_ops"), normal(1, 3, 512, dtype=mx.float16)
+    up, gate = experts(package, 512, 16), experts(package, 512, 16)
+    switch = SimpleNamespace(up_proj=up, gate_proj=gate)
+    found = on_metal(ops.exact_affine_switch_gate_up, switch, x, INDICES)
+    return [
+        (y, linear(x[:, :, None, None], INDICES).squeeze(-2))
+        for y, linear in zip(found, (up, gate), strict=True)
+    ]
+
+
+@case("short_block_affine4_moe_down", VLM)
+def moe_down(package: str) -> Pairs:
+    ops, down = module(f"{package}.models.fast_ops"), experts(package, 512, 16)
+    x, shared = normal(1, 3, 2, 512, dtype=mx.float16), normal(1, 3, 16, dtype=mx.float16)
+    weights = normal(1, 3, 2)
+    found = on_metal(ops.exact_affine_moe_down, down, x, INDICES, weights, shared)
+    routed = down(x[..., None, :], INDICES).squeeze(-2).astype(mx.float32)
+    return [(found, ((routed * weights[..., None]).sum(-2) + shared).astype(mx.float16))]
+
+
 # ------------------------------------------------------------------------------- the test
 
 
@@ -613,13 +748,14 @@ def seen() -> Iterator[Emulation]:
         yield seen
 
 
-# What the emulation finds wrong in a kernel.
+# What the emulation finds wrong in a kernel; steel is a part of MLX that it does not support.
 RACE = "race: shared"
 FOUND = {
     "mlx_lm kl_forward": RACE,
     "mlx_lm kl_backward": RACE,
     "mlx_lm js_forward": RACE,
     "mlx_lm js_backward": RACE,
+    "mlx_vlm nemotron_bm32_steel_linear_nt": "does not compile",
     "mlx_vlm grid_sample": "access outside of buffer 0 .x. at byte -",
 }
 
@@ -637,4 +773,5 @@ def test_kernels(name: str, seen: Emulation) -> None:
         close = 1e-4 if found.dtype == mx.float32 else 2e-2
         np.testing.assert_allclose(a, b, rtol=close, atol=close)
     seen.update()
-    assert {*kernels} <= {*seen.launches}
+    for kernel in kernels or [""]:
+        assert any(name.startswith(kernel) for name in seen.launches)
