@@ -8,6 +8,8 @@ docs/run-metal-results.md lists the results.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,10 @@ Pairs = Sequence[tuple[mx.array, mx.array]]
 Case = Callable[[str], Pairs]
 CASES: dict[str, Case] = {}
 LM, VLM = "mlx_lm", "mlx_vlm"
+pytestmark = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, (LM, VLM))),
+    reason="mlx-lm or mlx-vlm is not installed: make integrations",
+)
 
 
 def case(kernels: str, *packages: str) -> Callable[[Case], Case]:
@@ -37,7 +43,6 @@ def case(kernels: str, *packages: str) -> Callable[[Case], Case]:
 
 def module(name: str) -> Any:
     """Import a module of a package, whose kernels are emulated."""
-    pytest.importorskip(name.partition(".")[0], reason="not installed: make integrations")
     with emulate(pretend=True):
         return importlib.import_module(name)
 
@@ -901,6 +906,18 @@ def mamba(package: str) -> Pairs:
 
 
 # ------------------------------------------------------------------------------- the test
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported_anew() -> Iterator[None]:
+    """Import the packages again: modules of other tests have kernels that are not emulated."""
+    ours = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in (LM, VLM)}
+    for name in ours:
+        del sys.modules[name]
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] in (LM, VLM)]:
+        del sys.modules[name]
+    sys.modules.update(ours)
 
 
 @pytest.fixture
