@@ -108,7 +108,7 @@ build/conformance/.built: .venv/.ready $(SOURCES) $(shell find tests/conformance
 integrations: .venv/.built ## Run the tests with other libraries' models: mlx-lm, mlx-vlm
 	@$(PIP) install --group integrations
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),tests/programs/test_mlx_lm.py tests/programs/test_mlx_lm_dtypes.py \
-	  tests/programs/test_mlx_lm_experts.py tests/programs/test_mlx_vlm.py)
+	  tests/programs/test_mlx_lm_experts.py tests/programs/test_mlx_vlm.py tests/programs/test_metal_kernels.py)
 
 # The operators with g++'s sanitizers: first bounds and undefined behavior of all operators, then the
 # order in which threads access memory. Python and MLX are unchanged, so that g++'s library must be

@@ -2,12 +2,14 @@
 
 Each case calls a function of a package as the package's models do, on small arrays, and compares
 the result with the package's own alternative for devices without Metal, or with a formula. The page
-docs/metal-kernels-elsewhere.md lists the results.
+docs/run-metal-results.md lists the results.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,10 @@ Pairs = Sequence[tuple[mx.array, mx.array]]
 Case = Callable[[str], Pairs]
 CASES: dict[str, Case] = {}
 LM, VLM = "mlx_lm", "mlx_vlm"
+pytestmark = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, (LM, VLM))),
+    reason="mlx-lm or mlx-vlm is not installed: make integrations",
+)
 
 
 def case(kernels: str, *packages: str) -> Callable[[Case], Case]:
@@ -37,7 +43,6 @@ def case(kernels: str, *packages: str) -> Callable[[Case], Case]:
 
 def module(name: str) -> Any:
     """Import a module of a package, whose kernels are emulated."""
-    pytest.importorskip(name.partition(".")[0], reason="not installed: make integrations")
     with emulate(pretend=True):
         return importlib.import_module(name)
 
@@ -543,7 +548,7 @@ def video(package: str) -> Pairs:
 
 def codec(package: str, kind: str, repeats: int) -> tuple[Any, Any, mx.array, mx.array]:
     """Return a codec of TurboQuant, the state of 40 vectors, these vectors, and queries."""
-    made = getattr(module(f"{package}.turboquant"), kind)(64, 3, 0)
+    made = getattr(module(f"{package}.turboquant"), kind)(64, 4 if "Polar" in kind else 3, 0)
     state = on_metal(made.quantize, normal(1, 2, 40, 64))
     vectors = on_metal(made.dequantize, state).astype(mx.float32)
     return made, state, vectors, normal(1, 2, repeats, 1, 64)
@@ -589,21 +594,330 @@ def weighted_repeated(package: str) -> Pairs:
     return weighted(package, 4)
 
 
-@case("turboquant_fused_mse_sdpa_k3_v4_d64", VLM)
-def cached(package: str) -> Pairs:
-    cache = module(f"{package}.turboquant").TurboQuantKVCache(bits=3.5)
-    keys, values, q = normal(1, 2, 40, 64), normal(1, 2, 40, 64), normal(1, 8, 1, 64)
+def cached(package: str, tokens: int, queries: int, *, product: bool = False) -> Pairs:
+    """Attend to keys and values in a cache of TurboQuant."""
+    models = module(f"{package}.turboquant")
+    cache = models.TurboQuantKVCache(bits=3)
+    if product:
+        cache.key_codec = models._TurboQuantProdCodec(64, 3, 0)
+        cache.value_codec = models._TurboQuantMSECodec(64, 3, 1)
+    keys, values, q = normal(1, 1, tokens, 64), normal(1, 1, tokens, 64), normal(1, queries, 1, 64)
 
     def attend() -> tuple[mx.array, ...]:
         states = cache.update_and_fetch(keys, values)
-        return cache.decode_attention(q, *states, scale=0.125), *cache.dequantize()
+        k = cache.key_codec.dequantize(cache._unwrap(states[0]))
+        v = cache.value_codec.dequantize(cache._unwrap(states[1]))
+        return cache.decode_attention(q, *states, scale=0.125), k, v
 
     found, k, v = on_metal(attend)
     k, v = k.astype(mx.float32), v.astype(mx.float32)
     return [(found, mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125))]
 
 
+@case("turboquant_fused_mse_sdpa_k3_v3_d64", VLM)
+def cached_short(package: str) -> Pairs:
+    return cached(package, 40, 4)
+
+
+@case("turboquant_mse_sdpa_2pass1_k3_v3_d64 turboquant_mse_sdpa_2pass2", VLM)
+def cached_long(package: str) -> Pairs:
+    return cached(package, 2060, 2)
+
+
+@case("turboquant_single_tile_value_3_r4", VLM)
+def cached_product(package: str) -> Pairs:
+    return cached(package, 40, 4, product=True)
+
+
+@case("turboquant_fused_prod_quantize_2_rht", VLM)
+def cached_token(package: str) -> Pairs:
+    return cached(package, 1, 4, product=True)
+
+
+@case("turboquant_fused_kv_quantize_k3_v3", VLM)
+def cached_together(package: str) -> Pairs:
+    models = module(f"{package}.turboquant")
+    cache = models.TurboQuantKVCache(bits=3)
+    cache.key_codec = cache.value_codec = models._TurboQuantMSECodec(96, 3, 0)
+    keys = normal(1, 2, 1, 96)
+    state, _ = on_metal(cache._try_fused_kv_quantize, keys, keys)
+    return [(state.norms, mx.linalg.norm(keys, axis=-1).astype(mx.float16))]
+
+
+def dense(package: str, queries: int) -> Pairs:
+    """Attend with the rotation by a matrix, which codecs of 96 elements use."""
+    models = module(f"{package}.turboquant")
+    cache = models.TurboQuantKVCache(bits=3)
+    cache.key_codec = models._TurboQuantProdCodec(96, 3, 0)
+    cache.value_codec = models._TurboQuantMSECodec(96, 3, 1)
+    keys, values = on_metal(cache.update_and_fetch, normal(1, 2, 40, 96), normal(1, 2, 40, 96))
+    keys, values = cache._unwrap(keys), cache._unwrap(values)
+    q = normal(1, 8, queries, 96)
+    if queries == 1:
+        grouped = 0.125 * q.reshape(1, 2, 4, 1, 96)
+        found = on_metal(cache._compiled_integer_decode_attention, grouped, keys, values)
+    else:
+        found = on_metal(cache.prefill_attention, q, keys, values, scale=0.125)
+    k = on_metal(cache.key_codec.dequantize, keys).astype(mx.float32)
+    v = on_metal(cache.value_codec.dequantize, values).astype(mx.float32)
+    expected = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125)
+    return [(found.reshape(q.shape), expected)]
+
+
+@case("turboquant_fully_fused_3_r4", VLM)
+def dense_decode(package: str) -> Pairs:
+    return dense(package, 1)
+
+
+@case("mq_prod_score_2_r4_l3", VLM)
+def dense_prefill(package: str) -> Pairs:
+    return dense(package, 3)
+
+
+@case("turboquant_polar_turbo_score_4_2_2_2_repeat_3", VLM)
+def polar_scores(package: str) -> Pairs:
+    return scores(package, "_TurboQuantPolarProdCodec", 3)
+
+
+@case("turboquant_mse_scores_weighted_rot_sum_repeat_4", VLM)
+def weighted_chunk(package: str) -> Pairs:
+    made, state, vectors, _ = codec(package, "_TurboQuantMSECodec", 4)
+    logits = normal(1, 2, 4, 1, 40)
+    output, total, top = on_metal(made.weighted_sum_stats_from_scores, logits, state)
+    weights = mx.exp(logits - logits.max(-1, keepdims=True))
+    expected = weights @ vectors[:, :, None]
+    return [(output, expected), (total, weights.sum(-1)), (top, logits.max(-1))]
+
+
+def ragged(package: str, keys: int) -> Pairs:
+    attend = language(package, "qwen3_5")._qwen3_5_ragged_decode_attention
+    q, k, v = (normal(2, h, n, 64, dtype=mx.float16) for h, n in ((4, 1), (2, keys), (2, keys)))
+    found = on_metal(attend, q, k, v, [0, 3], 0.125)
+    mask = (mx.arange(keys) >= mx.array([[0], [3]]))[:, None, None]
+    return [(found, mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125, mask=mask))]
+
+
+@case("qwen3_5_ragged_sdpa_1p", VLM)
+def ragged_short(package: str) -> Pairs:
+    return ragged(package, 20)
+
+
+@case("qwen3_5_ragged_sdpa_2p1 qwen3_5_ragged_sdpa_2p2", VLM)
+def ragged_long(package: str) -> Pairs:
+    return ragged(package, 1100)
+
+
+@case("rotary_apply_even_odd", VLM)
+def rotary(package: str) -> Pairs:
+    rope = module(f"{package}.models.rope_utils")
+    q, k, cos, sin = normal(2, 4, 5, 40), normal(2, 2, 5, 40), normal(2, 5, 32), normal(2, 5, 32)
+    options = {"cos_layout": rope._HALF_COS, "sectioned": False, "mrope_section": None}
+    found = rope.apply_rotary_pos_emb_even_odd(q, k, cos, sin)
+    expected = rope._precomputed_rotary(q, k, cos, sin, pairing=rope._EVEN_ODD, **options)
+    return list(zip(found, expected, strict=True))
+
+
+@case("short_block_hc_normalized_norm", VLM)
+def connection_normalized(package: str) -> Pairs:
+    ops, x = module(f"{package}.models.fast_ops"), normal(1, 1, 4, 4096, dtype=mx.float16)
+    connection = module(f"{package}.models.deepseek_v4.hyper_connection")
+    weight = (0.01 * normal(24, 4 * 4096)).astype(mx.float16)
+    parts = {"scale": normal(3), "base": normal(24), "sinkhorn_iters": 5, "hc_eps": 1e-6}
+    norm = nn.RMSNorm(4096)
+    norm.set_dtype(mx.float16)
+    found = on_metal(ops.exact_hc_normalized_norm, SimpleNamespace(fn=weight, **parts), norm, x)
+    flat = rms(x.reshape(1, 1, -1).astype(mx.float32), norm.eps)
+    mixes = flat @ weight.astype(mx.float32).T
+    y, *more = connection._hc_ops(x, x, mixes, parts["scale"], parts["base"], 4, 5, 1e-6)
+    return list(zip(found, [norm(y), *more], strict=True))
+
+
+def quantized(rows: int, mode: str = "affine", columns: int = 512) -> nn.QuantizedLinear:
+    linear = nn.Linear(columns, rows, bias=False)
+    linear.set_dtype(mx.float16)
+    group = 64 if mode == "affine" else 16
+    made: nn.QuantizedLinear = nn.QuantizedLinear.from_linear(linear, group, 4, mode)
+    return made
+
+
+def verified(package: str, tokens: int, masked: bool | None = None) -> Pairs:
+    """Call a product with a 4-bit matrix, or its largest element, for tokens."""
+    verifier = module(f"{package}.models.quantized_verifier")
+    linear, x = quantized(40), normal(2, tokens, 512, dtype=mx.float16)
+    if masked is None:
+        return [(on_metal(verifier.optimized_affine_linear, linear, x), linear(x))]
+    logits, bits = linear(x), None
+    if masked:
+        bits = mx.random.randint(0, 2**31 - 1, (2 * tokens, 2)).astype(mx.int32)
+        allowed = (bits[..., None] >> mx.arange(32)) & 1
+        logits = mx.where(allowed.reshape(2, tokens, 64)[..., :40] == 1, logits, -mx.inf)
+    best = on_metal(verifier.optimized_affine_argmax, linear, x, bits)
+    top = mx.take_along_axis(logits, best[..., None], axis=-1).squeeze(-1)
+    return [(top, logits.max(-1))]
+
+
+for tokens, way in ((3, ""), (6, "_streamed"), (9, "_token_tiled")):
+    for masked, what in ((None, "qmv"), (False, "qargmax"), (True, "masked_qargmax")):
+        case(f"quantized_verify_affine_{what}{way}", VLM)(
+            lambda package, tokens=tokens, masked=masked: verified(package, tokens, masked)
+        )
+
+
+def verified_together(package: str, tokens: int) -> Pairs:
+    verifier = module(f"{package}.models.quantized_verifier")
+    linears, x = [quantized(40), quantized(16)], normal(2, tokens, 512, dtype=mx.float16)
+    found = on_metal(verifier.optimized_affine_linears, linears, x)
+    return list(zip(found, (linear(x) for linear in linears), strict=True))
+
+
+@case("quantized_verify_affine_fused_qmv", VLM)
+def verified_fused(package: str) -> Pairs:
+    return verified_together(package, 3)
+
+
+@case("quantized_verify_affine_fused_qmv_streamed", VLM)
+def verified_fused_streamed(package: str) -> Pairs:
+    return verified_together(package, 6)
+
+
+@case("quantized_verify_nvfp4_argmax", VLM)
+def nvfp4(package: str) -> Pairs:
+    verifier = module(f"{package}.models.quantized_verifier")
+    linear, x = quantized(40, "nvfp4"), normal(2, 3, 512, dtype=mx.float16)
+    best, logits = on_metal(verifier.optimized_nvfp4_argmax, linear, x), linear(x)
+    return [(mx.take_along_axis(logits, best[..., None], axis=-1)[..., 0], logits.max(-1))]
+
+
+@case("nemotron_small_row_gemv", VLM)
+def small_rows(package: str) -> Pairs:
+    models, linear, x = (
+        language(package, "nemotron_labs_diffusion"),
+        nn.Linear(70, 24),
+        normal(2, 3, 70),
+    )
+    return [(models._small_row_linear(linear, x, 8), linear(x))]
+
+
+@case("nemotron_small_row_swiglu", VLM)
+def small_rows_gated(package: str) -> Pairs:
+    models, x = language(package, "nemotron_labs_diffusion"), normal(2, 3, 70)
+    gate, up = nn.Linear(70, 24, bias=False), nn.Linear(70, 24, bias=False)
+    return [(models._small_row_swiglu(gate, up, x, 8), nn.silu(gate(x)) * up(x))]
+
+
+@case("nemotron_bm32_steel_linear_nt", VLM)
+def steel(package: str) -> Pairs:
+    models, linear = language(package, "nemotron_labs_diffusion"), nn.Linear(64, 64)
+    linear.set_dtype(mx.bfloat16)
+    x = normal(1, 32, 64, dtype=mx.bfloat16)
+    return [(models._bm32_linear(linear, x), linear(x))]
+
+
+@case("short_block_hc_norm", VLM)
+def connection_norm(package: str) -> Pairs:
+    ops, x = module(f"{package}.models.fast_ops"), normal(2, 3, 4, 600, dtype=mx.float16)
+    connection = module(f"{package}.models.deepseek_v4.hyper_connection")
+    holder = SimpleNamespace(scale=normal(3), base=normal(24), sinkhorn_iters=5, hc_eps=1e-6)
+    norm, mixes = nn.RMSNorm(600), normal(2, 3, 24)
+    norm.set_dtype(mx.float16)
+    found = on_metal(ops.exact_hc_norm, holder, norm, x, mixes)
+    y, *more = connection._hc_ops(x, x, mixes, holder.scale, holder.base, 4, 5, 1e-6)
+    return list(zip(found, [norm(y), *more], strict=True))
+
+
+@case("short_block_hc_expand", VLM)
+def connection_expand(package: str) -> Pairs:
+    ops = module(f"{package}.models.fast_ops")
+    connection = module(f"{package}.models.deepseek_v4.hyper_connection")
+    x, residual = normal(2, 3, 40, dtype=mx.float16), normal(2, 3, 4, 40, dtype=mx.float16)
+    arguments = [x, residual, normal(2, 3, 4), normal(2, 3, 4, 4)]
+    found = on_metal(ops.exact_hc_expand, *arguments)
+    return [(found, connection._hc_expand_op(*arguments))]
+
+
+def experts(package: str, columns: int, rows: int) -> Any:
+    layers = module(f"{package}.models.switch_layers")
+    linear = layers.SwitchLinear(columns, rows, 5, bias=False)
+    linear.set_dtype(mx.float16)
+    return linear.to_quantized(64, 4)
+
+
+INDICES = mx.array([[[0, 3], [2, 1], [4, 0]]], dtype=mx.int32)
+
+
+@case("short_block_affine4_switch_gate_up", VLM)
+def gate_up(package: str) -> Pairs:
+    ops, x = module(f"{package}.models.fast_ops"), normal(1, 3, 512, dtype=mx.float16)
+    up, gate = experts(package, 512, 16), experts(package, 512, 16)
+    switch = SimpleNamespace(up_proj=up, gate_proj=gate)
+    found = on_metal(ops.exact_affine_switch_gate_up, switch, x, INDICES)
+    return [
+        (y, linear(x[:, :, None, None], INDICES).squeeze(-2))
+        for y, linear in zip(found, (up, gate), strict=True)
+    ]
+
+
+@case("short_block_affine4_moe_down", VLM)
+def moe_down(package: str) -> Pairs:
+    ops, down = module(f"{package}.models.fast_ops"), experts(package, 512, 16)
+    x, shared = normal(1, 3, 2, 512, dtype=mx.float16), normal(1, 3, 16, dtype=mx.float16)
+    weights = normal(1, 3, 2)
+    found = on_metal(ops.exact_affine_moe_down, down, x, INDICES, weights, shared)
+    routed = down(x[..., None, :], INDICES).squeeze(-2).astype(mx.float32)
+    return [(found, ((routed * weights[..., None]).sum(-2) + shared).astype(mx.float16))]
+
+
+MOE = "quantized_verify_fused_affine4_moe_hc quantized_verify_moe_hc_expand"
+
+
+@case(MOE, VLM)
+def moe_connection(package: str) -> Pairs:
+    verifier, linear = module(f"{package}.models.quantized_verifier"), experts(package, 512, 16)
+    connection = module(f"{package}.models.deepseek_v4.hyper_connection")
+    x, shared = normal(1, 3, 2, 512, dtype=mx.float16), normal(1, 3, 16, dtype=mx.float16)
+    weights, residual = normal(1, 3, 2), normal(1, 3, 4, 16, dtype=mx.float16)
+    mixes = [residual, normal(1, 3, 4), normal(1, 3, 4, 4)]
+    expand = verifier.exact_quantized_moe_hc_expand
+    routed = linear(x[..., None, :], INDICES).squeeze(-2)
+    found = on_metal(expand, linear, x, INDICES, weights, shared, *mixes)
+    other = on_metal(expand, linear, x, INDICES, weights, shared, *mixes, routed=routed)
+    combined = (routed.astype(mx.float32) * weights[..., None]).sum(-2) + shared
+    expected = connection._hc_expand_op(combined.astype(mx.float16), *mixes)
+    return [(found, expected), (other, expected)]
+
+
+@case("glm_moe_dsa_target_verify_qmv", VLM)
+def head(package: str) -> Pairs:
+    verifier = module(f"{package}.models.glm_moe_dsa.speculative_verifier")
+    linear, x = quantized(40), normal(2, 3, 512, dtype=mx.float16)
+    return [(verifier._quantized_head_logits(linear, x), linear(x))]
+
+
+@case("nemotron_h_target_verify_mamba nemotron_h_target_replay_mamba", VLM)
+def mamba(package: str) -> Pairs:
+    verifier = module(f"{package}.models.nemotron_h.speculative_verifier")
+    x, (b, c) = normal(2, 3, 4, 16), normal(2, 2, 3, 2, 32)
+    more = [normal(4), normal(2, 3, 4), normal(4), normal(2, 4, 16, 32), (0.001, 100.0), None]
+    arguments = [x, normal(4), b, c, *more]
+    y, state, kept = on_metal(verifier._mamba_update_exact, *arguments)
+    expected, last, states = verifier._mamba_update_timewise(*arguments)
+    replayed = on_metal(verifier.replay_mamba_state, kept, 2)
+    return [(y, expected), (state, last), (replayed, states[:, 1])]
+
+
 # ------------------------------------------------------------------------------- the test
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported_anew() -> Iterator[None]:
+    """Import the packages again: modules of other tests have kernels that are not emulated."""
+    ours = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in (LM, VLM)}
+    for name in ours:
+        del sys.modules[name]
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] in (LM, VLM)]:
+        del sys.modules[name]
+    sys.modules.update(ours)
 
 
 @pytest.fixture
@@ -613,28 +927,36 @@ def seen() -> Iterator[Emulation]:
         yield seen
 
 
-# What the emulation finds wrong in a kernel.
+# What the emulation finds wrong in a kernel; steel is a part of MLX that it does not support.
 RACE = "race: shared"
 FOUND = {
     "mlx_lm kl_forward": RACE,
     "mlx_lm kl_backward": RACE,
     "mlx_lm js_forward": RACE,
     "mlx_lm js_backward": RACE,
-    "mlx_vlm grid_sample": "access outside of buffer 0 .x. at byte -",
+    "mlx_vlm nemotron_bm32_steel_linear_nt": "does not compile",
+    "mlx_vlm turboquant_fused_kv_quantize_k3_v3": "nan location mismatch",
+    "mlx_vlm grid_sample": "access outside of buffer 0 .x.",
 }
+
+
+def compare(pairs: Pairs) -> None:
+    mx.eval(pairs)  # NumPy drops the errors of arrays
+    for found, expected in pairs:
+        assert found.shape == expected.shape
+        a, b = (np.array(x.astype(mx.float32)) for x in (found, expected))
+        close = 1e-4 if found.dtype == mx.float32 else 2e-2
+        np.testing.assert_allclose(a, b, rtol=close, atol=close)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_kernels(name: str, seen: Emulation) -> None:
     package, *kernels = name.split()
     if name in FOUND:
-        with pytest.raises(EmulationError, match=FOUND[name]):
-            mx.eval(CASES[name](package))
+        with pytest.raises((EmulationError, AssertionError), match=FOUND[name]):
+            compare(CASES[name](package))
         return
-    for found, expected in CASES[name](package):
-        assert found.shape == expected.shape
-        a, b = (np.array(x.astype(mx.float32)) for x in (found, expected))
-        close = 1e-4 if found.dtype == mx.float32 else 2e-2
-        np.testing.assert_allclose(a, b, rtol=close, atol=close)
+    compare(CASES[name](package))
     seen.update()
-    assert {*kernels} <= {*seen.launches}
+    for kernel in kernels or [""]:
+        assert any(launched.startswith(kernel) for launched in seen.launches)

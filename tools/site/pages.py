@@ -55,6 +55,7 @@ CONTENTS = {
         "docs/emulation",
         "docs/mutation",
         "docs/mutation-results",
+        "docs/run-metal-results",
         "docs/benchmarks",
         "docs/benchmark-results",
         "docs/torchgen",
