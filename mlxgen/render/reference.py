@@ -11,9 +11,9 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..formula.numbers import ArrayFacts, Impossible, evaluated
 from ..model.dtypes import ACCUMULATOR, DTYPES
 from ..model.languages import Package
+from ..model.numbers import ArrayFacts, Impossible, evaluated
 from ..model.op import Form, GradKind, Integers, Op, shown_axes
 from ..model.signature import Arg, Kind
 from .cpp import View, mode_text
