@@ -147,15 +147,11 @@ def compile_together(tasks: Sequence[Task]) -> list[Expr | None]:
     Variables of the same name are the same. None: an error was reported.
     """
     variables = Variables([task.scope for task in tasks])
-    compilers = [Compiler(*task[:2], task.report, variables, task.always) for task in tasks]
-    for compiler, task in zip(compilers, tasks, strict=True):
-        compiler.attempt(partial(compiler.read, task.want))
+    compilers = [Compiler(task, variables) for task in tasks]
+    for compiler in compilers:
+        compiler.attempt(compiler.read)
     variables.plan([compiler for compiler in compilers if not compiler.failed])
-    found: list[Expr | None] = []
-    for compiler, task in zip(compilers, tasks, strict=True):
-        compile = partial(compiler.compile, task.want)
-        found.append(None if compiler.failed else compiler.attempt(compile))
-    return found
+    return [None if one.failed else one.attempt(one.compile) for one in compilers]
 
 
 # A `let` in a context: its name, the known facts about the names that it uses, and whether it is
@@ -215,7 +211,7 @@ class Variables:
 
         def needed(some: Collection[Compiler]) -> bool:
             """Return whether every call of the function computes a part that some formulas do."""
-            return len(some) == len(compilers) or any(one.is_always for one in some)
+            return len(some) == len(compilers) or any(one.task.always for one in some)
 
         groups: dict[Cpp, list[Call]] = {}
         for one in self.calls:
@@ -288,18 +284,10 @@ class Variables:
 class Compiler(Lists):
     """Visits the parts of one formula."""
 
-    def __init__(
-        self,
-        formula: Formula,
-        scope: Scope,
-        report: Report,
-        variables: Variables,
-        is_always: bool = True,
-    ) -> None:
-        super().__init__(formula, scope, report)
-        self.formula = formula
+    def __init__(self, task: Task, variables: Variables) -> None:
+        super().__init__(task.formula, task.scope, task.report)
+        self.task = task
         self.variables = variables  # of the C++ function
-        self.is_always = is_always  # every call of this function computes the formula
         self.shared: dict[ast.AST, Cpp] = {}  # parts stored in variables, and their C++
         self.stored: dict[Hashable, Cpp] = {}  # the variables, by part or use of a `let`
         self.uncertain = 0  # conditions around the current part
@@ -326,22 +314,22 @@ class Compiler(Lists):
         """The syntax tree."""
         return self.built or parsed(self.text)
 
-    def read(self, want: Want) -> None:
+    def read(self) -> None:
         """Visit the formula for the first time, and check its result."""
         self.value = self.whole(self.tree)
-        self.cpp = self.written(self.value, want)
-        self.result_facts = self.result(self.value, want)
+        self.cpp = self.written(self.value)
+        self.result_facts = self.result(self.value)
 
-    def compile(self, want: Want) -> Expr | None:
+    def compile(self) -> Expr | None:
         """Return the expression, after the first visit and the plan of variables."""
-        written, value = self.cpp, self.value
+        written, value, want = self.cpp, self.value, self.task.want
         if self.shared or self.made:
-            second = Compiler(self.formula, self.scope, self.report, self.variables)
+            second = Compiler(self.task, self.variables)
             second.shared = self.shared
             lazy = self.variables.lazy_lets
             second.several = {u for u, times in self.uses.items() if times > 1 or u[0] in lazy}
             second.always_computed = self.always if self.scope.variables else ()
-            written = second.written(second.whole(self.tree), want)
+            written = second.written(second.whole(self.tree))
             if second.failed:
                 return None
         type_ = _type(want.kind, int64=want.kind is Kind.INT and value.type == "int64_t")
@@ -368,8 +356,9 @@ class Compiler(Lists):
             **{part: frozenset(names) for part, names in used.items()},
         )
 
-    def written(self, value: Value, want: Want) -> Cpp:
+    def written(self, value: Value) -> Cpp:
         """Return the C++ of the result."""
+        want = self.task.want
         value = condition(value) if value.kind == "truth" and want.kind is Kind.BOOL else value
         slot = "int64" if want.kind is Kind.INT else KINDS[want.kind].slot
         fitted = fit(value, slot)
@@ -394,8 +383,9 @@ class Compiler(Lists):
         pure = all(self.scope.pure(name) for part, name in used if part == "ops")
         return pure and "impure" not in dict(used)
 
-    def result(self, value: Value, want: Want) -> tuple[Fact, ...]:
+    def result(self, value: Value) -> tuple[Fact, ...]:
         """Return the facts about the result, after checking them against the requirements."""
+        want = self.task.want
         if want.kind in (Kind.SHAPE, Kind.DTYPE):
             return (Fact(length(value), dtype_of(value)),)
         found = known_of(value)
@@ -407,18 +397,18 @@ class Compiler(Lists):
                 raise wrong
 
         if self.forks and not self.failed and any(need.linear for need in needs):
-            self.compare_cases(want)
+            self.compare_cases()
         else:
             self.each(compare, list(zip(found, needs, strict=False)))
         return tuple(fact for fact, _ in found)
 
-    def compare_cases(self, want: Want) -> None:
+    def compare_cases(self) -> None:
         """Check the result for each combination of the conditions' outcomes."""
         for outcomes in product((True, False), repeat=len(self.forks)):
-            case = Compiler(self.formula, self.scope, self.report, Variables(()))
+            case = Compiler(self.task, Variables(()))
             case.assumed = dict(zip(self.forks, outcomes, strict=True))
             try:
-                case.result(case.whole(self.tree), want)
+                case.result(case.whole(self.tree))
             finally:
                 self.failed |= case.failed
             if case.failed:

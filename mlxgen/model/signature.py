@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from .cpp import ENTRY, FLOAT, INT, INT64, CppType
 from .dtypes import DTYPES
-from .kinds import KINDS, REAL
+from .kinds import KINDS
 from .kinds import Kind as Kind  # most users of Kind also need Type
 from .names import free
 
@@ -131,26 +131,6 @@ class Type:
             limit = 1 << (63 if self.int64 or self.kind is Kind.NUMBER else 31)
             return value in range(-limit, limit)
         return value in {Kind.ENUM: self.choices, Kind.DTYPE: DTYPES}.get(self.kind, (value,))
-
-    def takes_all(self, other: Type) -> bool:
-        """Return whether an argument of this type accepts every value of another type."""
-        kind = self.kind is other.kind or self.kind in KINDS[other.kind].wider
-        length = (
-            self.length == other.length
-            or (other.length, self.length) == (None, 1)
-            or (other.length == 1 and self.kind is Kind.AXES)
-        )
-        # One int in place of a list, or a string in place of an array.
-        one = other.kind is Kind.INT and self.kind is Kind.INTS and self.length is not None
-        string = other.kind is Kind.ENUM and self.is_union
-        return (
-            (one or string or (kind and length))
-            and (self.optional or not other.optional)
-            and (self.int64 or not other.int64 or self.kind in (*REAL, Kind.ARRAY))
-            and (self.kind is Kind.STR or set(other.choices) <= set(self.choices))
-            and (self.empty or not other.empty)
-            and self.variadic == other.variadic
-        )
 
     def _cpp_spelling(self) -> str:
         """Return the type of a parameter in the C++ spelling of entries."""

@@ -441,18 +441,13 @@ def _first_overloads(public: Iterable[Pieces]) -> dict[str, str]:
     return first
 
 
-def reference(made: Iterable[Pieces], package: Package) -> str:
-    """Return the reference of all public operators on one page."""
-    return _render("references.md.j2", package, modules=reference_modules(made), folder="")
-
-
-def reference_index(made: Iterable[Pieces], package: Package, folder: str) -> str:
-    """Return the index of the reference for operators with a page each.
+def reference(made: Iterable[Pieces], package: Package, folder: str = "") -> str:
+    """Return the reference of all public operators.
 
     Args:
         made: The operators.
         package: Their package.
-        folder: The folder with the pages, relative to the index.
+        folder: If each has a page: the folder with these, relative to the reference.
     """
     return _render("references.md.j2", package, modules=reference_modules(made), folder=folder)
 

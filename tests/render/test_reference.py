@@ -19,7 +19,6 @@ from mlxgen.read.settings import load as load_settings
 from mlxgen.render.files import (
     pieces,
     reference,
-    reference_index,
     reference_modules,
     reference_page,
 )
@@ -76,7 +75,7 @@ def test_one_page_and_many_have_the_same_parts(project: tuple[Settings, list[Op]
     settings, ops = project
     made = [pieces(op, settings) for op in ops]
     whole = reference(made, settings)
-    index = reference_index(made, settings, "operators")
+    index = reference(made, settings, "operators")
     functions = [found for _, module in reference_modules(made) for found in module]
     assert whole.split("\n## special.lgamma\n")[0].count("](#") == len(functions)
     assert index.count("](operators/") == len(functions) and index.count("\n## ") == 5

@@ -14,7 +14,7 @@ from mlxgen.command.operators import load
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.read.settings import Settings
 from mlxgen.read.settings import load as load_settings
-from mlxgen.render.files import Pieces, pieces, reference_index, reference_modules, reference_page
+from mlxgen.render.files import Pieces, pieces, reference, reference_modules, reference_page
 
 from . import plots
 
@@ -56,7 +56,7 @@ def index(root: Path) -> str:
         root: The folder of the repository.
     """
     settings, made = _public(root)
-    text = reference_index(made, settings, Path(FOLDER).name)
+    text = reference(made, settings, Path(FOLDER).name)
     functions = [overloads[0] for _, module in reference_modules(made) for overloads in module]
     pages = "\n".join(f"/{FOLDER}/{function.path}" for function in functions)
     return f"{text}\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ...model.kinds import KINDS, REAL, Kind
 from ...model.op import dotted_names
-from ...model.signature import Kind, Type
+from ...model.signature import Type
 
 _join = ", ".join
 OpDict = dict[str, Any]
@@ -123,7 +124,7 @@ def _argument(name: str, old: OpDict, new: OpDict) -> Iterator[Found]:
     what = f"argument '{name}'"
     was, now = _type(old), _type(new)
     if was != now:
-        wider = now.takes_all(was)
+        wider = _takes_all(now, was)
         kind = "argument-widened" if wider else "argument-retyped"
         texts = [f"{type.python} of 64 bits" if type.int64 else type.python for type in (was, now)]
         yield kind, f"{what}: {texts[0]} -> {texts[1]}", not wider
@@ -156,6 +157,27 @@ def _positions(before: dict[str, OpDict], after: dict[str, OpDict]) -> Iterator[
             yield "argument-inserted", f"new argument '{name}' precedes older ones", True
         else:
             yield "argument-added", f"new argument '{name}' = {arg['default']}", False
+
+
+def _takes_all(new: Type, old: Type) -> bool:
+    """Return whether an argument of the new type accepts every value of the old type."""
+    kind = new.kind is old.kind or new.kind in KINDS[old.kind].wider
+    length = (
+        new.length == old.length
+        or (old.length, new.length) == (None, 1)
+        or (old.length == 1 and new.kind is Kind.AXES)
+    )
+    # One int in place of a list, or a string in place of an array.
+    one = old.kind is Kind.INT and new.kind is Kind.INTS and new.length is not None
+    string = old.kind is Kind.ENUM and new.is_union
+    return (
+        (one or string or (kind and length))
+        and (new.optional or not old.optional)
+        and (new.int64 or not old.int64 or new.kind in (*REAL, Kind.ARRAY))
+        and (new.kind is Kind.STR or set(old.choices) <= set(new.choices))
+        and (new.empty or not old.empty)
+        and new.variadic == old.variadic
+    )
 
 
 def _type(arg: OpDict) -> Type:
