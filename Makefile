@@ -26,11 +26,11 @@ CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
 ATEN_SOURCES := aten/pyproject.toml aten/aten.yaml $(shell find aten/csrc aten/kernels aten/python -type f \
   -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo op test metal aten conformance integrations sanitize arm64 lint format bench accuracy docs site pages links build clean
+.PHONY: help demo op test test-all metal aten conformance integrations sanitize arm64 lint format bench accuracy docs site pages links build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
-	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1|\2/' | \
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | \
 	  awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 
 # The whole library if it is there, else only the operators that the example calls.
@@ -49,9 +49,24 @@ build/demo/.built: .venv/.ready $(SOURCES)
 op: .venv/.ready ## Build operators in the cache and run their checks (OP="a b"; ARGS="--metal --watch --bench")
 	@$(BIN)/mlxgen test $(OP) $(ARGS)
 
-test: .venv/.aten ## Run the tests, then `make metal` (PYTEST_ARGS="-k name": only some tests)
-	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(PARALLEL)); status=$$?; \
-	  $(if $(PYTEST_ARGS),,$(MAKE) --no-print-directory metal || status=1;) exit $$status
+# Only what the chosen tests need is built. Of mlx_aten all operators, if these were built once, else
+# those of selected.txt.
+ATEN := $(if $(wildcard .venv/.aten),.venv,build/aten)
+NEEDED = $(if $(PYTEST_ARGS),$$($(BIN)/python -m tools.needs $(PYTEST_ARGS)),.venv/.built $(ATEN)/.aten)
+# One operator of each form of Metal kernel: elementwise, rows with a gradient, atomics, several outputs.
+METAL_OPS := softcap rms_norm_residual segment_sum sincos
+LEFT_OUT := Left out: the tests marked `extended`, and other Metal kernels. `make test-all` runs them.
+
+test: .venv/.ready ## Run the tests in minutes (PYTEST_ARGS="-k name": only some tests, with what they need)
+	@$(MAKE) --no-print-directory $(NEEDED)
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-m 'not extended' tests $(PARALLEL)); status=$$?; \
+	  $(if $(PYTEST_ARGS),,PYTHONPATH='$(filter-out .venv,$(ATEN))' $(BIN)/python -m pytest -m 'not extended' aten/tests || \
+	  status=1; $(BIN)/mlxgen test --metal $(METAL_OPS) || status=1; echo '$(LEFT_OUT)';) exit $$status
+
+test-all: ## Run all tests: those of `make test`, the extended ones, all Metal kernels, all of mlx_aten
+	@$(MAKE) --no-print-directory test PYTEST_ARGS=; status=$$?; $(MAKE) --no-print-directory .venv/.aten && \
+	  $(BIN)/python -m pytest -m extended $(PARALLEL) || status=1; \
+	  $(MAKE) --no-print-directory metal || status=1; exit $$status
 
 metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal kernels (PYTEST_ARGS)
 	@$(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-check;) status=$$?; \
@@ -65,6 +80,13 @@ aten: .venv/.aten ## Build mlx_aten (aten/), and run its tests (PYTEST_ARGS; TOR
 .venv/.aten: .venv/.built $(ATEN_SOURCES)
 	@echo 'Building mlx_aten'
 	@$(PIP) install --no-build-isolation --no-deps -C build-dir='$(CURDIR)/build/aten-build' ./aten
+	@touch $@
+
+build/aten/.aten: .venv/.built $(ATEN_SOURCES) aten/tests/selected.txt
+	@echo 'Building some operators of mlx_aten'
+	@$(PIP) install --no-build-isolation --no-deps --upgrade --target $(@D) -C build-dir='$(CURDIR)/$(@D)/build' \
+	  -C mlxgen.select='$(shell sed '/^#/d' aten/tests/selected.txt)' ./aten
+	@ln -sfn "$$($(BIN)/python -c 'import mlx.core as mx; print(mx.__file__.rpartition("/")[0])')" $(@D)/mlx
 	@touch $@
 
 # MLX's functions from `mlxgen import mlx` in place of MLX's own: MLX_SOURCE is a checkout of MLX.

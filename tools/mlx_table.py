@@ -273,26 +273,21 @@ def _params(args: ast.arguments, untyped: str = "array") -> list[PythonParam]:
 class _CppParam:
     name: str
     type: str  # slot type, "stream", or "" for a type that formulas cannot use
+    optional: bool
     default: str | None
 
 
 CPP_TYPES = {
     "array": "array",
-    "std::optional<array>": "array?",
     "std::vector<array>": "arrays",
     "int": "int",
-    "std::optional<int>": "int?",
     "std::vector<int>": "ints",
-    "std::optional<std::vector<int>>": "ints?",
     "Shape": "shape",
     "Strides": "strides",
     "bool": "bool",
-    "std::optional<bool>": "bool?",
     "float": "float",
     "double": "float",
-    "std::optional<float>": "float?",
     "Dtype": "dtype",
-    "std::optional<Dtype>": "dtype?",
     "std::string": "str",
     "std::pair<int, int>": "pair",
     "std::tuple<int, int, int>": "triple",
@@ -391,7 +386,8 @@ def _cpp_param(text: str) -> _CppParam:
     match = re.fullmatch(r"(.*?[\w>])\s+(\w+)", declaration)
     type_, name = (match[1], match[2]) if match else (declaration, "")
     type_ = re.sub(r"\s+", " ", type_)
-    return _CppParam(name, CPP_TYPES.get(type_, ""), default.strip() or None)
+    inner = re.sub(r"^std::optional<(.*)>$", r"\1", type_)
+    return _CppParam(name, CPP_TYPES.get(inner, ""), inner != type_, default.strip() or None)
 
 
 # The slot types that accept an alternative of a Python annotation.
@@ -432,19 +428,17 @@ def _align(
                     break
     if len(chosen) != len(targets) or any(not p.takes_none for p in free):
         return None
-    types = [(chosen[i].name, _slot_type(chosen[i], t.type)) for i, t in enumerate(targets)]
-    return CppOverload(cpp, [Slot(n, t.removesuffix("?"), t.endswith("?")) for n, t in types])
+    return CppOverload(cpp, [_slot(chosen[i], target) for i, target in enumerate(targets)])
 
 
 def _fits(param: PythonParam, target: _CppParam) -> bool:
-    base = target.type.removesuffix("?")
-    if not base:
+    if not target.type:
         return False
     if param.kind == "*":
-        return base == "arrays"
+        return target.type == "arrays"
     if param.annotation.startswith("Literal"):
-        return base in ("str", "fftnorm")
-    return any(base in _ALTERNATIVES.get(a, ()) for a in _alternatives(param.annotation))
+        return target.type in ("str", "fftnorm")
+    return any(target.type in _ALTERNATIVES.get(a, ()) for a in _alternatives(param.annotation))
 
 
 def _alternatives(annotation: str) -> list[str]:
@@ -457,17 +451,17 @@ def _alternatives(annotation: str) -> list[str]:
     return [*parts, annotation[start:].strip()]
 
 
-def _slot_type(param: PythonParam, type_: str) -> str:
-    alternatives = _alternatives(param.annotation)
-    if param.name == "key" and type_ == "array?":
-        return "key"
+def _slot(param: PythonParam, target: _CppParam) -> Slot:
+    alternatives, type_ = _alternatives(param.annotation), target.type
+    if target.optional and type_ == "array" and param.name == "key":
+        return Slot(param.name, "key")
+    if target.optional:
+        return Slot(param.name, type_, optional=True)
     if type_ == "array" and "scalar" in alternatives:
-        return "weak"
-    if "int" in alternatives and type_ in ("shape", "pair", "triple"):
-        return f"{type_}1"
-    if "int" in alternatives and type_ == "ints":
-        return "ints1"
-    return type_
+        type_ = "weak"
+    elif "int" in alternatives and type_ in ("ints", "shape", "pair", "triple"):
+        type_ += "1"
+    return Slot(param.name, type_)
 
 
 def combined(tables: Sequence[Mapping[str, Any]]) -> str:

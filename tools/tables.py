@@ -43,7 +43,8 @@ class Message(Row):
 
     code: str = Field(pattern=_CODE, description="errors.md explains it.")
     text: str
-    help: str | list[str | Help] = Field(
+    note: str | None = Field(None, description="A note about a second location.")
+    help: str | list[str | Help] | None = Field(
         description="The help, or that of the first key that the code passes, else the default."
     )
 
@@ -51,7 +52,7 @@ class Message(Row):
 def _messages(messages: dict[str, Message]) -> dict[str, Any]:
     found = {}
     for name, message in messages.items():
-        listed = [message.help] if isinstance(message.help, str) else message.help
+        listed = [message.help] if isinstance(message.help, str) else message.help or []
         helps = [Help(text=help) if isinstance(help, str) else help for help in listed]
         by_key = [(key, help) for help in helps for key in help.keys or [""]]
         if len(by_key) > len(dict(by_key)):
@@ -61,21 +62,8 @@ def _messages(messages: dict[str, Message]) -> dict[str, Any]:
             "text": message.text,
             "helps": {key: help.text for key, help in by_key},
             "fixes": {k: (help.fix, help.certain) for k, help in by_key if help.fix is not None},
-        }
+        } | ({"note": message.note} if message.note else {})
     return found
-
-
-class SyntaxMessage(Row):
-    """The message for a syntax error of YAML."""
-
-    problem: str = Field(description="A regular expression of libyaml's message.")
-    code: str = Field(pattern=_CODE)
-    text: str
-    help: str | None = None
-
-
-def _syntax(rows: list[SyntaxMessage]) -> list[list[str | None]]:
-    return [[row.problem, row.code, row.text, row.help] for row in rows]
 
 
 def _words(words: dict[str, list[str]]) -> dict[str, str]:
@@ -162,7 +150,7 @@ KINDS = {
     "metal_names": Kind(MetalNames, _metal),
     "reserved": Kind(dict[Scope, dict[str, list[str]]]),
     "signs": Kind(dict[str, dict[str, str]], _signs),
-    "syntax": Kind(list[SyntaxMessage], _syntax),
+    "syntax": Kind(dict[str, str]),
     "words": Kind(dict[str, list[str]], _words),
 }
 

@@ -1,6 +1,28 @@
-"""Lets the tests import the modules next to them, as the commands of this folder do."""
+"""Lets the tests import the modules next to them, as the commands of this folder do.
+
+`make test` builds only the operators of selected.txt: all other tests are `extended`.
+"""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+SELECTED = {*(HERE / "selected.txt").read_text(encoding="utf-8").splitlines()[1:]}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of operators that are not selected."""
+    for item in items:
+        name = (
+            item.callspec.params.get("name")
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+            else None
+        )
+        if item.path.parent == HERE and not (
+            item.path.name == "test_samples.py" and name in SELECTED
+        ):
+            item.add_marker(pytest.mark.extended)

@@ -55,10 +55,10 @@ def read_arguments(context: Context) -> Arguments:
     rules += [_own_rule(p, p.dtype) for p in arrays if p.dtype]
     arguments = Arguments(params, tuple(rules), dict(_lengths(context, params)))
     declared = [arg.name for arg in context.signature.declared]
-    context.known("MG112", context.raw.args, declared, "argument", ("args",))
+    context.known("unknown_in_args", context.raw.args, declared, ("args",))
     if isinstance(context.raw.returns, dict):
-        given = context.raw.returns
-        context.known("MG112", given, context.output_names, "output", ("returns",))
+        outputs = context.output_names
+        context.known("unknown_in_returns", context.raw.returns, outputs, ("returns",))
     _check_axes(context, arguments)
     return arguments
 
@@ -82,15 +82,14 @@ def _check_axes(context: Context, arguments: Arguments) -> None:
             context.error("axes_of_output", path, key=True, at=at, name=name)
             continue
         arrays = [p.name for p in arguments.arrays if not p.is_list]
-        if not context.is_known("MG131", name, [*arrays, *outputs], "array", path, at=at):
+        if not context.is_known("unknown_in_axes", name, [*arrays, *outputs], path, at=at):
             continue
         for wrong, axis in axes.problems(name):
             found = _place(context.raw.axes[key], axis)
-            reason, why, better = why_no_axis(axis)
-            if wrong == "axis_taken":
-                better = another(axis)
-            about: Any = {"name": name, "axis": axis, "at": found, "why": why, "better": better}
-            context.error(wrong, path, reason, **about)
+            about: Any = {"better": another(axis)}
+            if wrong == "bad_axis":
+                wrong, about = why_no_axis(axis)
+            context.error(wrong, path, **about, name=name, axis=axis, at=found)
         if name in outputs and (name in shapes or isinstance(context.raw.shape, str)):
             place = ("shape", shapes[name]) if shapes else ("shape",)
             context.error("shape_twice", place, key=True, name=name)
@@ -263,7 +262,7 @@ def _group(
     """Return a group of arguments; add the single dtypes of others to ``fixed``."""
     arrays = [a.name for a in context.signature.arrays]
     group = Group([], ())
-    for key, names in context.known_in("MG120", mapping, arrays, "array argument", *path).items():
+    for key, names in context.known_in("unknown_in_dtypes", mapping, arrays, *path).items():
         dtypes: tuple[str, ...] = (ACCUMULATOR,)
         if mapping[key] != [ACCUMULATOR]:
             dtypes = _expand(context, mapping[key], (*path, key))

@@ -279,35 +279,34 @@ def another(axis: str) -> str:
     return axis[:1].upper() + axis[1:] if axis.islower() else f"{axis}n"
 
 
-def why_no_axis(text: str) -> tuple[str, str, str]:
-    """Return the problem of an axis: the key of a help, the reason, and a corrected text."""
+def why_no_axis(text: str) -> tuple[str, dict[str, str]]:
+    """Return the message about an invalid axis, and its parameters."""
     if not text:
-        return "nothing", ": it is empty", ""
+        return "axis_empty", {}
     if text == OTHERS:
-        return "others", ": it occurs twice", ""
+        return "axis_others_twice", {}
     if text == "()":
-        return "alone", ": it means an array without axes", ""
+        return "axis_alone", {}
     if text.count("(") != text.count(")"):
-        return "brackets", ": its brackets are not balanced", ""
+        return "axis_brackets", {}
     if "," in text:
-        parts = " ".join(re.split(r"[,()]+", text)).strip()
-        return "comma", ": axes are separated by spaces, not by commas", parts
+        return "axis_comma", {"better": " ".join(re.split(r"[,()]+", text)).strip()}
     if re.search(r"(?<!/)/(?!/)", text):
-        return "divide", ": the result of / can be a fraction", re.sub(r"(?<!/)/(?!/)", "//", text)
+        return "axis_fraction", {"better": re.sub(r"(?<!/)/(?!/)", "//", text)}
     if power := re.fullmatch(r"(\w+)\*\*2", text):
-        return "power", ": powers are not supported", f"{power[1]}*{power[1]}"
+        return "axis_power", {"better": f"{power[1]}*{power[1]}"}
     if re.fullmatch(r"\d[\d_]*", text):
-        return "number", ": a number cannot have leading zeros or underscores", str(int(text))
+        return "axis_digits", {"better": str(int(text))}
     if not text.isascii():
         char = next(c for c in text if not c.isascii())
-        return "", f": '{char}' (U+{ord(char):04X}) is not an ASCII character", ""
+        return "axis_character", {"char": char, "number": f"{ord(char):04X}"}
     if text.isidentifier():
-        return "word", ": it is a Python keyword", another(text)
+        return "axis_keyword", {"better": another(text)}
     if text.startswith("-"):
-        return "negative", ": a size cannot be negative", ""
+        return "axis_negative", {}
     if "//" in text and _AXIS.fullmatch(text):
-        return "zero", ": it divides by zero or by a negative number", ""
-    return "", "", ""
+        return "axis_divides", {}
+    return "bad_axis", {}
 
 
 def _is_axis(text: str) -> bool:

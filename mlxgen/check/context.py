@@ -14,8 +14,8 @@ from functools import cached_property, partialmethod
 from pathlib import Path as FilePath
 from typing import Any
 
-from ..diagnostics import Diagnostics, Help, Span, did_you_mean
-from ..diagnostics.messages import messages, table
+from ..diagnostics import Diagnostics, Help, Related, Span, did_you_mean
+from ..diagnostics.messages import Messages, table
 from ..formula.compile import Let, Name, Need, Scope, Want, compile_formula, names_of
 from ..formula.lets import expanded
 from ..formula.source import Formula
@@ -34,7 +34,7 @@ from .others import File, Others
 
 Path = tuple[str | int, ...]
 
-TABLE = FilePath(__file__).with_name("messages.yaml")
+MESSAGES = Messages(FilePath(__file__).with_name("messages.yaml"))
 
 # The keys of signatures, and their spellings.
 SIGNATURES: dict[str, Spelling] = {
@@ -44,7 +44,8 @@ SIGNATURES: dict[str, Spelling] = {
 }
 
 # Reserved names of generated code, by location.
-GENERATED = {where: frozenset(of) for where, of in table(TABLE.with_name("names.yaml")).items()}
+_NAMES = MESSAGES.path.with_name("names.yaml")
+GENERATED = {where: frozenset(names) for where, names in table(_NAMES).items()}
 
 ARRAY = Type(Kind.ARRAY)
 ARRAYS = Type(Kind.ARRAYS)
@@ -145,7 +146,7 @@ class Named:
         if at:
             span = self.entry.text_span(path, *at, key=key)
             help = self.entry.advice_in(path, help, key=key)
-        self.diags.error(code, message, span, help=help, op=self.name or None, **more)
+        self.diags.report(code, message, span, help=help, op=self.name or None, **more)
 
     def report_in(
         self, path: Path, code: str, message: str, start: int, end: int, help: Help
@@ -153,19 +154,20 @@ class Named:
         """Report a problem inside the string at ``path``."""
         span = self.entry.text_span(path, start, end)
         help = self.entry.advice_in(path, help)
-        self.diags.error(code, message, span, help=help, op=self.name or None)
+        self.diags.report(code, message, span, help=help, op=self.name or None)
 
     def error(
         self, wrong: str, path: Path = (), /, *keys: str, key: bool = False, **about: Any
     ) -> None:
-        """Report a message of messages.yaml; options as in ``report``."""
-        code, message, help = messages(TABLE)[wrong].filled(keys, about)
-        more = {
-            name: about[name]
-            for name in ("notes", "severity", "at", "related", "clear")
-            if name in about
-        }
-        self.report(code, message, path, help, key=key, **more)
+        """Report a message of messages.yaml; options as in ``report``.
+
+        ``related`` are the locations of its note.
+        """
+        said = MESSAGES(wrong, *keys, **about)
+        options = ("severity", "at", "clear", "expected")
+        more = {name: about[name] for name in options if name in about}
+        more["related"] = [Related(said.note, place) for place in about.get("related", ())]
+        self.report(said.code, said.text, path, said.help, key=key, **more)
 
     # A warning does not fail the entry.
     warning = partialmethod(error, severity="warning")
@@ -229,30 +231,27 @@ class Context(Named):
 
     def is_known(
         self,
-        code: str,
+        wrong: str,
         name: str,
         known: Collection[str],
-        what: str,
         path: Path,
         key: bool = True,
         at: tuple[int, int] | None = None,
     ) -> bool:
-        """Check that a name is one of the known ones."""
+        """Check that a name is one of the known ones; report the message ``wrong`` otherwise."""
         if name not in known:
-            guess = did_you_mean(name, list(known))
-            message = f"unknown {what} '{name}'{guess}"
-            help = guess.advice(f"use one of the {what}s: {', '.join(known)}" if known else None)
-            self.report(code, message, path, help, key=key, at=at)
+            about = {"name": name, "guess": did_you_mean(name, known), "known": ", ".join(known)}
+            self.error(wrong, path, "some" * bool(known), key=key, at=at, **about)
         return name in known
 
     def known(
-        self, code: str, names: Iterable[str], known: Collection[str], what: str, path: Path
+        self, wrong: str, names: Iterable[str], known: Collection[str], path: Path
     ) -> list[str]:
         """Return the known keys of the mapping at ``path``; report the others."""
-        return [n for n in names if self.is_known(code, n, known, what, (*path, n))]
+        return [n for n in names if self.is_known(wrong, n, known, (*path, n))]
 
     def known_in(
-        self, code: str, given: Iterable[str], known: Collection[str], what: str, *above: str | int
+        self, wrong: str, given: Iterable[str], known: Collection[str], *above: str | int
     ) -> dict[str, list[str]]:
         """Return the known names in the keys of the mapping at ``above``, by key.
 
@@ -264,7 +263,7 @@ class Context(Named):
             path = (*above, key)
             if name in seen:
                 self.error("twice", path, key=True, at=at, item=name)
-            elif self.is_known(code, name, known, what, path, at=at):
+            elif self.is_known(wrong, name, known, path, at=at):
                 found.setdefault(key, []).append(name)
             seen.add(name)
         return found
@@ -364,7 +363,7 @@ class Context(Named):
 
 
 @dataclass(frozen=True)
-class Known:
+class Environment:
     """The names in an entry's formulas, with facts about them."""
 
     arguments: Arguments

@@ -21,7 +21,7 @@ from ..model.op import Arguments, Backend, Rule
 from ..model.signature import Type
 from ..read.cpp import Function
 from ..read.keys import KernelEntry
-from .context import Known, Path
+from .context import Environment, Path
 from .fit import Lookup
 
 MAX_BUFFERS = 31  # that Metal binds
@@ -43,10 +43,10 @@ class Dispatch(Lookup):
 
     backend: Backend
     spec: KernelEntry
-    known: Known
+    env: Environment
     rules: Sequence[Rule | None]  # dtypes of the outputs; None: the dtype of the kernel
     beside: frozenset[str]  # arguments used in formulas, except those of its launch
-    codes = ("MG502", "MG503")
+    kind = "kernel"
 
     def at(self, *path: str | int) -> Path:
         """Return the path of a key next to the function's name."""
@@ -65,7 +65,7 @@ class Dispatch(Lookup):
     @property
     def arguments(self) -> Arguments:
         """The arguments of the entry."""
-        return self.known.arguments
+        return self.env.arguments
 
     @property
     def group(self) -> tuple[str, ...]:

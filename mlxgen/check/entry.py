@@ -18,7 +18,7 @@ from ..read.names import clash, generated, meanings
 from ..read.signature import combine, parse_signature
 from ..read.validate import validate
 from ..read.yaml import Entry
-from .context import GENERATED, SIGNATURES, Context, Named, Path, SharedState
+from .context import GENERATED, MESSAGES, SIGNATURES, Context, Named, Path, SharedState
 from .lets import read_lets
 from .others import Others
 
@@ -47,8 +47,7 @@ def read_entry(entry: Entry, shared: SharedState) -> Context | None:
     name = raw.name or signature.name
     if name is None:
         if "name" not in left_out:
-            help = "add `name: my_op`, or write the name in the signature"
-            diags.error("MG107", "the entry has no name", entry.span(), help=help)
+            diags.error(MESSAGES("no_name"), entry.span())
         return None
     others = Others(shared.file)
     context = Context(
@@ -186,12 +185,10 @@ def form_known(context: Context) -> bool:
 def check_keys(context: Context) -> bool:
     """Check the entry's keys against its form; return whether it can be resolved further."""
     raw, error, form = context.raw, context.error, context.form
-    reason = "a composite gets it from MLX"
-    if form is Form.BIND:
-        reason = "a bound function has its own"
+    wrong = "not_for_bound" if form is Form.BIND else "not_for_composite"
     for key in _KERNEL_KEYS if form is not Form.KERNELS else ():
         if getattr(raw, key) not in (None, []):
-            error("for_kernels", (key,), key=True, what=key, reason=reason)
+            error(wrong, (key,), key=True, what=key)
     if raw.cpp is not None and form is not Form.BIND:
         other = "dispatch" if raw.dispatch else "composite"
         error("cpp_beside", ("cpp",), key=True, other=other)

@@ -23,7 +23,7 @@ from functools import reduce
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
-from ..diagnostics import Diagnostics, Related, TooMany
+from ..diagnostics import Diagnostics, TooMany
 from ..formula.compile import compile_formula, is_pure, names_of
 from ..formula.facts import degree_of_all
 from ..formula.lets import words
@@ -139,8 +139,7 @@ class _File(File):
             else:
                 named = Named(entry, entry.name, shared.diags)
             if named and (known := self.entries.setdefault(named.name, named)) is not named:
-                first = Related("it is first defined here", known.name_span)
-                named.error("defined_twice", named.at_name, related=[first])
+                named.error("defined_twice", named.at_name, related=[known.name_span])
         if not document.complete:
             shared.broken.update(document.names() - self.entries.keys())
         self._overloads = _overloads(self.entries.values())
@@ -307,10 +306,8 @@ class _File(File):
                 cycle: list[str] = error.args[1][:0:-1]  # reversed: callers first
             first = cycle.index(min(cycle, key=order.index))
             cycle = [*cycle[first:], *cycle[: first + 1]]
-            what = "composites call each other in a cycle: " + " -> ".join(cycle)
-            if len(cycle) == 2:
-                what = "the composite calls itself"
-            self.entries[cycle[0]].error("circle", ("composite",), what=what)
+            wrong = "calls_itself" if len(cycle) == 2 else "circle"
+            self.entries[cycle[0]].error(wrong, ("composite",), cycle=" -> ".join(cycle))
             for name in cycle:
                 calls[name] = ()
 
@@ -358,16 +355,16 @@ def _operator(context: Context, file: str) -> Op | None:
     check_overload(context, samples)
     if not usable:
         return None
-    checks, known = results.checks(context, arguments)
-    rules = results.rules(context, known)
-    known = results.with_outputs(context, known, rules, checks)
-    forward = results.forward(context, known)
+    checks, env = results.checks(context, arguments)
+    rules = results.rules(context, env)
+    env = results.with_outputs(context, env, rules, checks)
+    forward = results.forward(context, env)
     if context.form is not Form.KERNELS:
-        known = replace(known, results=forward.expr.facts if forward.expr else ())
+        env = replace(env, results=forward.expr.facts if forward.expr else ())
     elif context.failed.isdisjoint(_OF_DTYPES):  # else the dtypes of kernels are unknown
-        forward = replace(forward, kernels=match_kernels(context, known, rules, checks))
-    derivatives = gradients.derivatives(context, known)
-    bounds = check_calls(context, known, samples)
+        forward = replace(forward, kernels=match_kernels(context, env, rules, checks))
+    derivatives = gradients.derivatives(context, env)
+    bounds = check_calls(context, env, samples)
     check_own_name(context)
     for part in context.raw.manual if context.form is Form.KERNELS else ():
         check_manual(context, part)
@@ -393,7 +390,7 @@ def _operator(context: Context, file: str) -> Op | None:
         line=context.entry.line,
     )
     check_unused(context, op)
-    check_unused_lets(context, op, known, bounds.lets)
+    check_unused_lets(context, op, env, bounds.lets)
     return op if context.ok else None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ from ..model.op import Holds, Property, camel
 from ..read.cpp import Function, Param
 from ..read.keys import Part
 from ..read.sources import last_name
-from .context import Context, Path
+from .context import MESSAGES, Context, Path
 
 # A C++ name with its namespaces.
 QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
@@ -179,11 +179,6 @@ class Expected(NamedTuple):
         return next(found, self.elements[0])
 
 
-def declared_at(span: Span) -> Related:
-    """Return the location of a hand-written function, for messages."""
-    return Related("it is declared here", span)
-
-
 def spelled(context: Context, function: Function) -> str:
     """Return a function's name in generated code, where an argument or class could hide it."""
     name = function.qualified_name
@@ -198,7 +193,7 @@ class Lookup:
     context: Context
     name: str
     path: Path  # where the entry names it
-    codes = ("MG511", "MG512")  # of errors: missing function, mismatch
+    kind = "function"  # in the names of messages
 
     def error(self, wrong: str, /, **about: Any) -> None:
         """Report at the function's name."""
@@ -213,11 +208,11 @@ class Lookup:
             self.context.fail(self.path)
             return
         guess = did_you_mean(self.name, sorted(set(names)))
-        message = f"{self.context.settings.relative(folder)} has no {what} '{self.name}'{guess}"
+        guess = replace(guess, certain=False)  # the function may not be written yet
         wanted = expected.declaration(self.name)._replace(missing_in=folder)
-        help = guess.advice(f"expected: {wanted}", certain=False)  # it may not be written yet
-        more = {"related": sources.unread_places(self.name), "expected": wanted}
-        self.context.report(self.codes[0], message, self.path, help, **more)
+        about = {"what": what, "folder": self.context.settings.relative(folder), "guess": guess}
+        related = sources.unread_places(self.name)
+        self.error(f"no_{self.kind}", **about, expected=wanted, related=related)
 
     def mismatched(
         self, function: Function, problems: str | Sequence[Related], expected: Expected
@@ -226,14 +221,16 @@ class Lookup:
         if isinstance(problems, str):
             problems = [Related(problems, function.span)]
         count, wanted = len(problems), expected.declaration(self.name)
-        what = f" in {count} points" if count > 1 else f": {problems[0].message}"
-        more: dict[str, Any] = {
-            "related": problems[:20] if count > 1 else [declared_at(problems[0].span)],
-            "notes": [f"and {count - 20} more"] * (count > 20),
-            "expected": wanted,
-        }
-        message = f"'{self.name}' does not match the entry{what}"
-        self.context.report(self.codes[1], message, self.path, f"expected: {wanted}", **more)
+        if count == 1:
+            problem, span = problems[0]
+            wrong = f"mismatch_of_{self.kind}"
+            self.error(wrong, problem=problem, expected=wanted, related=[span])
+        else:
+            wrong = f"mismatches_of_{self.kind}"
+            code, text, help, _ = MESSAGES(wrong, name=self.name, count=count, expected=wanted)
+            notes = [f"and {count - 20} more"] * (count > 20)
+            more = {"related": problems[:20], "notes": notes, "expected": wanted}
+            self.context.report(code, text, self.path, help, **more)
 
     def fitting(
         self,
@@ -273,10 +270,10 @@ class Lookup:
         self, functions: Iterable[Function], meant: Callable[[Function], object] = lambda _: None
     ) -> bool:
         """Check that functions with the same ``meant`` are defined at most once."""
-        alike: dict[object, list[Related]] = {}
+        alike: dict[object, list[Span]] = {}
         for function in functions:
             if function.is_definition:
-                alike.setdefault(meant(function), []).append(declared_at(function.span))
+                alike.setdefault(meant(function), []).append(function.span)
         if several := next((found for found in alike.values() if len(found) > 1), None):
             self.error("two_places", related=several)
         return several is None
@@ -332,8 +329,8 @@ def check_own_name(context: Context) -> None:
         types = [_plain(want.types[0]) for want in _by_hand(context, ARRAY).params]
         given = [plain(param.type) for param in function.params]
         if function.qualified_name == lookup.name and given == types:
-            folder, related = settings.relative(settings.csrc), [declared_at(function.span)]
-            return lookup.error("own_name", folder=folder, related=related)
+            folder = settings.relative(settings.csrc)
+            return lookup.error("own_name", folder=folder, related=[function.span])
 
 
 def check_manual(context: Context, part: Part) -> None:

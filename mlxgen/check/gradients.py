@@ -24,32 +24,32 @@ from ..model.op import (
 from ..model.signature import with_article
 from ..read.keys import GradFunction, listed
 from ..read.yaml import quoted
-from .context import ARRAY, ARRAYS, BOOL, Context, Known, Path
+from .context import ARRAY, ARRAYS, BOOL, Context, Environment, Path
 from .fit import gradient_function
 
 RESULT = frozenset(["result"])
 _NO_GRADIENT = (GradKind.NONE, GradKind.ZERO)
 
 
-def derivatives(context: Context, known: Known) -> Derivatives:
+def derivatives(context: Context, env: Environment) -> Derivatives:
     """Return the gradients, the jvp and the vmap rule."""
-    grads = _gradients(context, known)
+    grads = _gradients(context, env)
     own = context.raw.grad is not None and context.form is not Form.KERNELS
-    jvp, tangents = _jvp(context, known, grads)
+    jvp, tangents = _jvp(context, env, grads)
     return Derivatives(tuple(grads), own, jvp, tuple(tangents), _vmap(context))
 
 
-def _gradients(context: Context, known: Known) -> list[Grad]:
+def _gradients(context: Context, env: Environment) -> list[Grad]:
     given, kernels = context.raw.grad, context.form is Form.KERNELS
-    arrays = known.arguments.arrays
+    arrays = env.arguments.arrays
     if given == "none":
         return [_without_gradient(p) for p in arrays]
     texts = given if isinstance(given, dict) else {}
     grads: list[Grad] = []
     seen: set[str] = set()
     for key, value in texts.items():
-        if params := _arguments(context, known.arguments, key, seen):
-            grads += _declared(context, known, key, params, value)
+        if params := _arguments(context, env.arguments, key, seen):
+            grads += _declared(context, env, key, params, value)
     if "vjp" in context.raw.manual:
         return []
     missing = [p for p in arrays if p.name not in seen]
@@ -86,7 +86,7 @@ def _arguments(context: Context, arguments: Arguments, key: str, seen: set[str])
     for name, _, at in names:
         param = by_name.get(name)
         if param is None or param.arg.mode_of:
-            context.is_known("MG401", name, arrays, "array argument", path, at=at)
+            context.is_known("unknown_in_grad", name, arrays, path, at=at)
         elif not param.type.is_array:
             kind = with_article(param.type)
             context.error("gradient_of_other", path, key=True, at=at, name=name, kind=kind)
@@ -99,7 +99,7 @@ def _arguments(context: Context, arguments: Arguments, key: str, seen: set[str])
 
 
 def _declared(
-    context: Context, known: Known, key: str, params: list[Parameter], value: str | GradFunction
+    context: Context, env: Environment, key: str, params: list[Parameter], value: str | GradFunction
 ) -> list[Grad]:
     """Return the gradients that an item of `grad` defines."""
     path: Path = ("grad", key)
@@ -118,14 +118,14 @@ def _declared(
         return [_without_gradient(p) for p in params]
     if text == "zero":
         return [Grad((p,), GradKind.ZERO, text) for p in params]
-    names = _gradient_names(context, known)
+    names = _gradient_names(context, env)
     cotangents = [f"grad_{name}" for name in context.output_names]
     linear = "`grad`" if len(cotangents) == 1 else " or ".join(f"`{name}`" for name in cotangents)
-    dtype = _floating(context, known.arguments)
+    dtype = _floating(context, env.arguments)
     needs = [
         Need("gradient", p.name)  # reported above
         if p.integral
-        else known.need(context, "gradient", p.name, known.facts[p.name], dtype, linear)
+        else env.need(context, "gradient", p.name, env.facts[p.name], dtype, linear)
         for p in params
     ]
     want = Want.arrays([p.is_list for p in params], needs)
@@ -179,11 +179,11 @@ def _given(names: dict[str, Name], p: Parameter) -> None:
         names[p.name] = Name(ARRAY, fact=names[p.name].fact)
 
 
-def _gradient_names(context: Context, known: Known) -> dict[str, Name]:
+def _gradient_names(context: Context, env: Environment) -> dict[str, Name]:
     """Return the names that gradient formulas may use."""
-    signature, names = context.signature, known.names()
+    signature, names = context.signature, env.names()
     count = len(signature.outputs)
-    found = [*known.results, *[Fact()] * count][:count]
+    found = [*env.results, *[Fact()] * count][:count]
     for word, degree, uses in (("grad", 1, frozenset[str]()), ("result", 0, RESULT)):
         facts = [fact._replace(degree=degree, uses=uses) for fact in found]
         each = signature.each_output(word)
@@ -199,7 +199,7 @@ def _gradient_names(context: Context, known: Known) -> dict[str, Name]:
 
 
 def _jvp(
-    context: Context, known: Known, grads: list[Grad]
+    context: Context, env: Environment, grads: list[Grad]
 ) -> tuple[Jvp, list[tuple[Parameter, Expr]]]:
     """Return the kind of the jvp, and its formulas."""
     given = context.raw.jvp
@@ -212,7 +212,7 @@ def _jvp(
     if given in ("linear", "none"):
         return Jvp(given), []
     if isinstance(given, dict):
-        return Jvp.FORMULA, _jvp_formulas(context, known, given, grads)
+        return Jvp.FORMULA, _jvp_formulas(context, env, given, grads)
     formulas = [g for g in grads if g.kind is GradKind.FORMULA]
     diagonal = (
         context.elementwise
@@ -238,10 +238,10 @@ def _check_linear(context: Context, grads: list[Grad]) -> None:
 
 
 def _jvp_formulas(
-    context: Context, known: Known, given: dict[str, str], grads: list[Grad]
+    context: Context, env: Environment, given: dict[str, str], grads: list[Grad]
 ) -> list[tuple[Parameter, Expr]]:
     """Compile the formulas of `jvp`, one per argument."""
-    by_name = known.arguments.by_name
+    by_name = env.arguments.by_name
     smooth = [p.name for g in grads for p in g.params if g.kind not in _NO_GRADIENT]
     missing = [name for name in smooth if name not in given]
     if len(missing) <= len(given.keys() - by_name.keys()):
@@ -249,11 +249,11 @@ def _jvp_formulas(
     for name in missing:
         context.error("no_jvp", ("jvp",), key=True, name=name)
     found, cotangents = [], context.signature.each_output("grad")
-    names = _gradient_names(context, known)
+    names = _gradient_names(context, env)
     common = {k: name for k, name in names.items() if k not in cotangents}
-    arrays = [p.name for p in known.arguments.arrays]
-    floating = _floating(context, known.arguments)
-    for name in context.known("MG409", given, arrays, "array argument", ("jvp",)):
+    arrays = [p.name for p in env.arguments.arrays]
+    floating = _floating(context, env.arguments)
+    for name in context.known("unknown_in_jvp", given, arrays, ("jvp",)):
         param, text = by_name[name], given[name]
         if text.strip() == "none":
             continue  # differentiating raises
@@ -262,10 +262,9 @@ def _jvp_formulas(
             continue
         names = dict(common)
         _given(names, param)
-        names["tangent"] = Name(ARRAY, fact=known.facts[name]._replace(degree=1))
+        names["tangent"] = Name(ARRAY, fact=env.facts[name]._replace(degree=1))
         needs = [
-            known.need(context, "tangent", name, fact, floating, "`tangent`")
-            for fact in known.results
+            env.need(context, "tangent", name, fact, floating, "`tangent`") for fact in env.results
         ]
         if expr := context.formula(("jvp", name), text, context.want_outputs(needs), names):
             found.append((param, expr))

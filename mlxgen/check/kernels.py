@@ -18,7 +18,7 @@ from ..model.op import Backend, Condition, Kernel, OutputRules, Parameter
 from ..model.signature import Type, with_article
 from ..read.cpp import Function, find_function
 from ..read.keys import KernelEntry
-from .context import Context, Known
+from .context import Context, Environment
 from .dispatch import MAX_BUFFERS, Dispatch
 from .fit import QUALIFIED, Expected, Slot, spelled
 from .metal import kernel_function, launch
@@ -28,7 +28,7 @@ _VIEW = re.compile(r"\b(In|Out)\s*<")
 
 def match_kernels(
     context: Context,
-    known: Known,
+    env: Environment,
     rules: OutputRules,
     checks: Sequence[Condition],
 ) -> tuple[Kernel, ...]:
@@ -42,7 +42,7 @@ def match_kernels(
     for backend, spec in specs.items():
         entry = spec if isinstance(spec, KernelEntry) else KernelEntry(kernel=spec)
         path = ("dispatch", "kernel") if shared else ("dispatch", backend, "kernel")
-        item = Dispatch(context, entry.kernel, path, backend, entry, known, rules.dtypes, beside)
+        item = Dispatch(context, entry.kernel, path, backend, entry, env, rules.dtypes, beside)
         if not QUALIFIED.fullmatch(item.name):
             item.error("no_function_name")
         elif shared:

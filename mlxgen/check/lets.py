@@ -17,7 +17,7 @@ from ..model.names import free_names
 from ..model.op import Op
 from ..read.names import clash, in_cpp, meanings
 from .arguments import names_in_use
-from .context import Context, Known, Path
+from .context import Context, Environment, Path
 
 _NAMES = ("MG303", "MG304", "MG309")  # unknown names, functions and methods
 
@@ -82,7 +82,9 @@ def _problem(context: Context, name: str) -> str | None:
     return f"cannot be used: {reason}" if reason else None
 
 
-def check_unused_lets(context: Context, op: Op, known: Known, in_samples: Collection[str]) -> None:
+def check_unused_lets(
+    context: Context, op: Op, env: Environment, in_samples: Collection[str]
+) -> None:
     """Warn of `let`s that no formula uses, and no sample; report their unknown names."""
     exprs = [op.forward.expr, *op.derivatives.exprs, *(check.expr for check in op.checks)]
     exprs += [rule.expr for rule in (*op.output_rules.shapes, *op.output_rules.dtypes) if rule]
@@ -91,4 +93,4 @@ def check_unused_lets(context: Context, op: Op, known: Known, in_samples: Collec
     for name in context.lets:
         if name not in used and name not in in_samples:
             context.warning("unused_let", ("let", name), key=True, name=name)
-            context.formula(("let", name), name, context.want_outputs(), known.names(), only=_NAMES)
+            context.formula(("let", name), name, context.want_outputs(), env.names(), only=_NAMES)

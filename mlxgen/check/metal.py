@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 
 from ..diagnostics import Related, did_you_mean
-from ..diagnostics.messages import table
+from ..diagnostics.messages import Rendered, table
 from ..formula.compile import Name, Want
 from ..formula.numbers import Impossible, evaluated
 from ..formula.values import INT_MAX
@@ -26,6 +26,7 @@ from ..model.kinds import KINDS, METAL_INTS, Kind
 from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Property, Rule, Template
 from ..model.signature import Type, with_article
 from ..read.cpp import Function, Param, Unit
+from .context import MESSAGES
 from .dispatch import MAX_BUFFERS, Dispatch
 from .fit import Expected, Slot, plain
 
@@ -265,18 +266,19 @@ def _untaken(item: Dispatch, function: Function, kernel: Kernel) -> Iterator[Rel
             yield Related(what, function.span)
 
 
-def unknown_attribute(name: str) -> str | None:
+def unknown_attribute(name: str) -> Rendered | None:
     """Return a message about an attribute that Metal does not have, else None."""
     if name in METAL["attributes"]:
         return None
-    return f"Metal has no attribute [[{name}]]{did_you_mean(name, METAL['attributes'])}"
+    near = did_you_mean(name, METAL["attributes"])
+    return MESSAGES("unknown_attribute", name=name, near=near)
 
 
 def _not_given(param: Param, is_position: bool) -> str | None:
     """Return the reason why the launch cannot bind a parameter with such attributes, if any."""
     name, index = param.name, param.attributes.get("buffer", 0)
     if unknown := next(filter(None, map(unknown_attribute, param.attributes)), None):
-        return unknown
+        return unknown.text
     if "threadgroup" in param.attributes:
         what = f"the launch cannot allocate '{name}' as threadgroup memory"
         return f"{what}; declare an array of fixed size inside the kernel"
@@ -305,7 +307,7 @@ def _unknown(item: Dispatch, name: str, wanted: Iterable[Slot]) -> str:
 def _names(item: Dispatch) -> dict[str, Name]:
     """Return the names in launch formulas: arguments, and outputs for their shapes and sizes."""
     outputs = item.context.signature.outputs
-    return item.known.names() | {output.name: Name(output.type) for output in outputs}
+    return item.env.names() | {output.name: Name(output.type) for output in outputs}
 
 
 def _known_constants(item: Dispatch, constants: Sequence[tuple[str, Expr]]) -> dict[str, int]:
@@ -420,7 +422,7 @@ def _templates(item: Dispatch, function: Function) -> list[Template]:
         elif given.values[-1] > INT_MAX:
             context.error("template_large", (*path, "values"), most=INT_MAX)
         formula = ((*path, "of"), given.of, Want(Kind.INT))
-        if expr := context.formula(*formula, item.known.names(), stream=False):
+        if expr := context.formula(*formula, item.env.names(), stream=False):
             found[name] = Template(name, given.of, expr, tuple(given.values))
     return [found[name] for name in function.template if name in found]
 
@@ -446,5 +448,5 @@ def _zero(item: Dispatch) -> list[int]:
     return [
         names.index(name)
         for i, name in enumerate(zero)
-        if context.is_known("MG507", name, names, "output", item.at("zero", i), key=False)
+        if context.is_known("unknown_in_zero", name, names, item.at("zero", i), key=False)
     ]

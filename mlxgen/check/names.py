@@ -62,20 +62,14 @@ def _check_cpp_names(
             problem = f"cannot be used: {reason}"
             entry.error("bad_name", entry.at_name, name=name, problem=problem)
             continue
-        shared = {
-            class_name: f"has the same C++ class name '{class_name}'",
-            name.lower(): "differs only in case, and some file systems cannot distinguish their "
-            "sources",
-        }
-        for (key, what), owners in zip(shared.items(), (classes, files), strict=False):
-            other = owners.setdefault(key, entry)
-            if other is not entry:
-                entry.error("taken_in_cpp", entry.at_name, what=f"{other.label} {what}")
-                break
+        if (other := classes.setdefault(class_name, entry)) is not entry:
+            entry.error("class_taken", entry.at_name, owner=other.label, same=class_name)
+        elif (other := files.setdefault(name.lower(), entry)) is not entry:
+            entry.error("file_taken", entry.at_name, owner=other.label)
         stem, _, part = name.rpartition("_")
         if part in HELPERS and stem in entries:
-            what = f"the generated C++ of {entries[stem].label} also has a function '{name}'"
-            entry.error("taken_in_cpp", entry.at_name, what=what)
+            owner = entries[stem].label
+            entry.error("function_taken", entry.at_name, owner=owner, name=name)
 
 
 def _check_python_names(

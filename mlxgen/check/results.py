@@ -30,22 +30,22 @@ from ..model.op import (
     Rule,
 )
 from ..model.signature import Type
-from .context import Context, Known, Path
+from .context import Context, Environment, Path
 from .fit import QUALIFIED, own_function, spelled
 
 
-def forward(context: Context, known: Known) -> Forward:
+def forward(context: Context, env: Environment) -> Forward:
     """Compile the composite or the call of the bound function; kernels are added later."""
-    text, names, form = context.raw.composite, known.names(), context.form
+    text, names, form = context.raw.composite, env.names(), context.form
     if text is None:
-        return _bound_call(context, known) if form is Form.BIND else Forward(form)
+        return _bound_call(context, env) if form is Form.BIND else Forward(form)
     linear = context.raw.jvp == "linear"
-    for name, fact in known.facts.items() if linear else ():
+    for name, fact in env.facts.items() if linear else ():
         names[name] = names[name]._replace(fact=fact._replace(degree=1))
     what = "its arrays" if linear else ""
     needs = [
-        known.need(context, "output", name, fact, fact.dtype, what)
-        for name, fact in zip(context.output_names, known.results, strict=False)
+        env.need(context, "output", name, fact, fact.dtype, what)
+        for name, fact in zip(context.output_names, env.results, strict=False)
     ]
     expr = context.formula(("composite",), text, context.want_outputs(needs), names)
     return Forward(form, expr, text)
@@ -72,7 +72,7 @@ def bound_texts(context: Context) -> list[str]:
     return [*dict.fromkeys(f"{name}({', '.join(given)})" for given in attempts)]
 
 
-def _bound_call(context: Context, known: Known) -> Forward:
+def _bound_call(context: Context, env: Environment) -> Forward:
     """Compile the call of the bound function, checked against MLX's API."""
     target = context.raw.cpp or f"mlx::core::{context.name}"
     path: Path = ("cpp",) if context.raw.cpp else context.at_name
@@ -81,14 +81,14 @@ def _bound_call(context: Context, known: Known) -> Forward:
         return Forward(context.form)
     attempts = bound_texts(context)
     if not attempts:
-        return _own_call(context, known.arguments, target, path)
+        return _own_call(context, env.arguments, target, path)
     problems: list[tuple[str, str, Help]] = []
 
     def note(code: str, message: str, start: int, end: int, help: Help) -> None:
         problems.append((code, message, help))
 
     # The name refers to MLX's function, not to this entry.
-    scope = context.scope(known.names())._replace(ops={}, lets={})
+    scope = context.scope(env.names())._replace(ops={}, lets={})
     for text in attempts:
         expr = compile_formula(text, scope, context.want_outputs(), note)
         if expr is not None:  # which behaves in shapeless graphs as MLX's own function
@@ -125,13 +125,13 @@ def by_output(context: Context, key: str) -> dict[str, Formula]:
 def _outputs_known(context: Context, key: str) -> bool:
     """Check that a mapping names only outputs."""
     if isinstance(given := getattr(context.raw, key), dict):
-        context.known_in("MG124", given, context.output_names, "output", key)
+        context.known_in("unknown_output", given, context.output_names, key)
     return context.keys(key).keys() <= set(context.output_names)
 
 
-def rules(context: Context, known: Known) -> OutputRules:
+def rules(context: Context, env: Environment) -> OutputRules:
     """Compile the rules of the outputs' shapes and dtypes."""
-    return OutputRules(_shapes(context, known), _dtypes(context, known))
+    return OutputRules(_shapes(context, env), _dtypes(context, env))
 
 
 def _rules(context: Context, key: str, want: Want, names: dict[str, Name]) -> list[Rule | None]:
@@ -156,7 +156,7 @@ def _rule(context: Context, formula: Formula, expr: Expr) -> Rule:
     return Rule(ast.unparse(formula), expr, formula)
 
 
-def _shapes(context: Context, known: Known) -> tuple[Rule, ...]:
+def _shapes(context: Context, env: Environment) -> tuple[Rule, ...]:
     """Compile the rules of the outputs' shapes; an elementwise op has none."""
     given = by_output(context, "shape")
     if not given:
@@ -166,11 +166,11 @@ def _shapes(context: Context, known: Known) -> tuple[Rule, ...]:
             if name not in given:
                 path: Path = ("axes" if context.raw.shape is None else "shape",)
                 context.error("no_shape", path, key=True, name=name)
-    rules = _rules(context, "shape", Want(Kind.SHAPE), known.names())
+    rules = _rules(context, "shape", Want(Kind.SHAPE), env.names())
     return tuple(rule for rule in rules if rule)
 
 
-def _dtypes(context: Context, known: Known) -> tuple[Rule | None, ...]:
+def _dtypes(context: Context, env: Environment) -> tuple[Rule | None, ...]:
     """Compile the rules of the outputs' dtypes; None for the promoted dtype."""
     if not by_output(context, "dtype"):
         return (None,) * len(context.signature.outputs)
@@ -178,14 +178,14 @@ def _dtypes(context: Context, known: Known) -> tuple[Rule | None, ...]:
     if context.elementwise:
         context.error("elementwise_dtype", ("dtype",), key=True)
         return ()
-    names = known.names()
+    names = env.names()
     names[ACCUMULATOR] = Name(Type(Kind.DTYPE), fact=Fact(dtype="floating"))
     return tuple(_rules(context, "dtype", Want(Kind.DTYPE), names))
 
 
-def checks(context: Context, arguments: Arguments) -> tuple[tuple[Condition, ...], Known]:
+def checks(context: Context, arguments: Arguments) -> tuple[tuple[Condition, ...], Environment]:
     """Compile the conditions on the arguments; also return the facts that follow from them."""
-    names = Known(arguments).names()
+    names = Environment(arguments).names()
     found: list[Condition] = []
     ranks = dict(context.axes.ranks())
     for name, tree, message in context.axes.conditions():
@@ -199,7 +199,7 @@ def checks(context: Context, arguments: Arguments) -> tuple[tuple[Condition, ...
             tree = context.expanded(text)
             found.append(Condition(tree, expr, message, whole=frozenset(_whole(tree))))
             ranks.update(_ranks(tree))
-    return tuple(found), Known(arguments, _facts(context, arguments, ranks))
+    return tuple(found), Environment(arguments, _facts(context, arguments, ranks))
 
 
 def _ranks(node: ast.expr) -> Iterator[tuple[str, tuple[str, int]]]:
@@ -276,18 +276,16 @@ def _promoted(context: Context, arguments: Arguments) -> str:
 
 
 def with_outputs(
-    context: Context, known: Known, rules: OutputRules, checks: Sequence[Condition]
-) -> Known:
+    context: Context, env: Environment, rules: OutputRules, checks: Sequence[Condition]
+) -> Environment:
     """Add the facts about the outputs of kernels, and the arrays that may have any rank."""
-    arguments = known.arguments
+    arguments = env.arguments
     # An array may be intended as a scalar, unless it is the only one or formulas use its axes.
-    free = (
-        {*known.facts} if len(known.facts) == 1 else {n for r in rules.shapes for n in r.expr.sized}
-    )
+    free = {*env.facts} if len(env.facts) == 1 else {n for r in rules.shapes for n in r.expr.sized}
     free = free.difference(*(check.expr.names for check in checks))
-    known = replace(known, free=frozenset(free))
+    env = replace(env, free=frozenset(free))
     if context.form is not Form.KERNELS:
-        return known
+        return env
     count = len(context.output_names)
     ranks: list[Rank] = [rule.expr.facts[0].rank for rule in rules.shapes]
     if context.elementwise:
@@ -295,4 +293,4 @@ def with_outputs(
     dtypes = [r.expr.facts[0].dtype if r else _promoted(context, arguments) for r in rules.dtypes]
     found = [Fact(*pair) for pair in zip(ranks, dtypes, strict=False)]
     # Rules with errors are missing.
-    return replace(known, results=found if len(found) == count else [Fact()] * count)
+    return replace(env, results=found if len(found) == count else [Fact()] * count)

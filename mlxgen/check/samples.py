@@ -23,7 +23,7 @@ from ..model.op import Arguments, DtypeRule, Form, Integers, Parameter
 from ..model.overloads import chosen
 from ..model.signature import Type, parted, with_article
 from ..read.keys import ArraySample, Sample
-from .context import Context, Known, Path
+from .context import Context, Environment, Path
 
 AXES = 32
 
@@ -47,7 +47,7 @@ def check_samples(context: Context, arguments: Arguments) -> dict[int, Sample]:
     fitting: dict[int, Sample] = {}
     for i, sample in enumerate(context.raw.samples):
         base: Path = ("samples", i)
-        known = context.known("MG114", sample, types, "argument", base)
+        known = context.known("unknown_in_sample", sample, types, base)
         found = {name: next(_problems(types[name], sample[name]), None) for name in known}
         for name, problem in found.items():
             if problem:
@@ -143,12 +143,12 @@ def _shape_of(values: Any) -> tuple[int, ...] | None:
 # -------------------------------------------------------------------------------------------------
 
 
-def check_calls(context: Context, known: Known, samples: Mapping[int, Sample]) -> Bounds:
+def check_calls(context: Context, env: Environment, samples: Mapping[int, Sample]) -> Bounds:
     """Report arrays of samples whose dtypes or bounds do not match the entry.
 
     Return the bounds that are formulas.
     """
-    bounds, arguments = Bounds({}, set()), known.arguments
+    bounds, arguments = Bounds({}, set()), env.arguments
     for i, sample in samples.items():
         given = parted([p.arg for p in arguments.params], sample)
         _check_dtypes(context, arguments, i, given)
@@ -156,13 +156,13 @@ def check_calls(context: Context, known: Known, samples: Mapping[int, Sample]) -
         for path, array in _described(sample):
             for end in ("low", "high"):
                 if isinstance(text := getattr(array, end), str):
-                    _read_bound(context, known, (i, *path, end), text, names, bounds)
+                    _read_bound(context, env, (i, *path, end), text, names, bounds)
     return bounds
 
 
 def _read_bound(
     context: Context,
-    known: Known,
+    env: Environment,
     path: Path,
     text: str,
     names: Mapping[str, Any],
@@ -170,7 +170,7 @@ def _read_bound(
 ) -> None:
     """Add the bound at ``path`` in `samples` to ``bounds``; report an invalid one."""
     where, want = ("samples", *path), Want(Kind.FLOAT)
-    expr = context.formula(where, text, want, known.names(), stream=False)
+    expr = context.formula(where, text, want, env.names(), stream=False)
     if expr is None:
         return
     tree = context.expanded(text)

@@ -17,7 +17,7 @@ def check_unused(context: Context, op: Op) -> None:
     cotangents = [f"grad_{name}" for name in context.output_names if not op.single]
     given = context.raw.unused
     names = [*(p.name for p in op.arguments.params), *cotangents]
-    reasons = context.known("MG135", given, names, "argument", ("unused",))
+    reasons = context.known("unknown_in_unused", given, names, ("unused",))
     unused = dict.fromkeys(_arguments(op), "composite")
     unused |= {cotangents[i]: "grad" for i in _cotangents(op)}
     for name in reasons:

@@ -1,1 +1,7 @@
 """The commands check, generate, show, list, diff, and the files that they write."""
+
+from pathlib import Path
+
+from ..diagnostics.messages import Messages
+
+MESSAGES = Messages(Path(__file__).with_name("messages.yaml"))

@@ -14,6 +14,7 @@ from ..diagnostics import COMMAND_LINE, Diagnostics, did_you_mean
 from ..read.packages import check_requirements
 from ..read.settings import PATHS, TESTS, Settings, find
 from ..read.settings import load as load_settings
+from . import MESSAGES
 
 # The module that checks files with Metal kernels; the generator imports no plug-in.
 METAL_RULES = "mlxgen.emulator.rules"
@@ -128,7 +129,7 @@ def check_metal(ops: Sequence[Op], sources: Sources, diags: Diagnostics) -> None
         own = [kernel for kernel in used if (kernel.shared, kernel.include) == (shared, name)]
         with suppress(SourceError):  # already reported by parsing
             for error in broken_rules(sources.metal.reader, path, own):
-                diags.error(error.code, error.message, error.span, help=error.help)
+                diags.error(error.said, error.span)
 
 
 def select(
@@ -146,12 +147,8 @@ def select(
     ]
     for pattern in [*include, *exclude]:
         if pattern not in tags and not any(pattern in names for names in called):
-            diags.error(
-                "MG606",
-                f"unknown operator or tag '{pattern}'{did_you_mean(pattern, [*known, *tags])}",
-                COMMAND_LINE,
-                help="use the name of an operator, or tag:NAME",
-            )
+            near = did_you_mean(pattern, [*known, *tags])
+            diags.error(MESSAGES("unknown_operator", name=pattern, near=near), COMMAND_LINE)
     return [
         op
         for op, names in zip(ops, called, strict=True)

@@ -18,7 +18,7 @@ from typing import NamedTuple, TextIO
 
 from ..model.cpp import Declaration
 from .fix import Advice, Fix, Help
-from .messages import sections
+from .messages import Rendered, sections
 from .span import Span, Text
 
 
@@ -81,6 +81,29 @@ class Diagnostics:
         self._sources: dict[str, Text] = {}
 
     def error(
+        self,
+        said: Rendered,
+        span: Span,
+        *,
+        op: str | None = None,
+        severity: str = "error",
+        notes: Sequence[str] = (),
+        related: Sequence[Span] = (),
+    ) -> None:
+        """Report a message of a table; ``related`` are the locations of its note."""
+        code, text, help, note = said
+        self.report(
+            code,
+            text,
+            span,
+            help=help,
+            op=op,
+            notes=notes,
+            severity=severity,
+            related=[Related(note, place) for place in related],
+        )
+
+    def report(
         self,
         code: str,
         message: str,

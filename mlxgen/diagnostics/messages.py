@@ -35,6 +35,15 @@ def sections() -> dict[str, str]:
     return {section["code"]: section[0].rstrip() + "\n" for section in _SECTION.finditer(text)}
 
 
+class Rendered(NamedTuple):
+    """A message whose templates are filled in."""
+
+    code: str
+    text: str
+    help: Help
+    note: str = ""  # about a second location
+
+
 class Message(NamedTuple):
     """The templates of a message and of its helps by key, which is empty for the default."""
 
@@ -42,9 +51,10 @@ class Message(NamedTuple):
     text: str
     helps: dict[str, str]
     fixes: dict[str, tuple[str, bool]]  # text, certain
+    note: str = ""
 
-    def filled(self, keys: Iterable[str], about: Mapping[str, object]) -> tuple[str, str, Help]:
-        """Fill in the templates; return code, message and help (an ``Advice`` if it has a fix)."""
+    def filled(self, keys: Iterable[str], about: Mapping[str, object]) -> Rendered:
+        """Fill in the templates, with the help of the first key that has one, else the default."""
         key = next((key for key in (*keys, "") if key in self.helps), "")
         text = self.helps[key].format(**about) if key in self.helps else None
         help: Help = text
@@ -54,10 +64,20 @@ class Message(NamedTuple):
             help = Advice(text, instead.format(**about), certain)
         elif isinstance(guess, Guess):
             help = guess.advice(text)
-        return self.code, self.text.format(**about), help
+        return Rendered(self.code, self.text.format(**about), help, self.note.format(**about))
 
 
 @cache
 def messages(path: Path) -> Mapping[str, Message]:
     """Return the messages of a table by name."""
     return {name: Message(**row) for name, row in table(path).items()}
+
+
+class Messages(NamedTuple):
+    """The messages of a table, which is read when the first one is needed."""
+
+    path: Path
+
+    def __call__(self, name: str, /, *keys: str, **about: object) -> Rendered:
+        """Return a message with its parameters, and the first of its helps for the keys."""
+        return messages(self.path)[name].filled(keys, about)

@@ -91,7 +91,7 @@ def metal_check(
         if not available():
             raise HostUnavailable("ziglang is not installed: pip install ziglang")
         for error in check_project(ops, sources, jobs):
-            diags.error(error.code, error.message, error.span)
+            diags.error(error.said, error.span)
         found = check_host(settings, folder, diags, include=select, exclude=exclude, jobs=jobs)
     except (EmulationError, HostUnavailable) as error:
         verb = "cannot be checked" if required else "was NOT checked"

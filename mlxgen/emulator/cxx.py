@@ -15,9 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..diagnostics import Span
+from ..diagnostics.messages import Messages
 from ..model.signature import quoted
 from ..package import toolchain
 from ..read.preprocess import SourceError, SourceText
+
+MESSAGES = Messages(Path(__file__).with_name("messages.yaml"))
 
 # Metal is C++14. The macros of the system's compiler do not exist in Metal.
 _PREPROCESS = ("-E", "-x", "c++", "-std=gnu++14", "-undef", "-nostdinc", "-w")
@@ -76,7 +79,8 @@ def preprocessed(
     if done.returncode:
         found = _ERROR.search(done.stderr)
         file, line, message = found.groups() if found else (path, "1", done.stderr.strip())
-        raise SourceError(message, Span(os.path.normpath(file), int(line), 1, int(line), 1))
+        span = Span(os.path.normpath(file), int(line), 1, int(line), 1)
+        raise SourceError(MESSAGES("preprocessor", message=message), span)
     return done.stdout
 
 

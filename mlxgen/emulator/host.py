@@ -37,6 +37,7 @@ from ..diagnostics import Diagnostics, Span, install
 from ..model.op import Op
 from ..read.settings import Settings
 from ..read.sources import near
+from .cxx import MESSAGES
 from .library import cache_folder
 
 HERE = Path(__file__).resolve().parent
@@ -481,35 +482,19 @@ class _Reporter:
         self._package = "".join(f"{len(n)}{n}" for n in settings.namespace.split("::"))
 
     def report(self, source: Path, op: Op | None, result: Compiled, own: Iterable[str]) -> None:
-        mlx = f"MLX {self._wheel.version} for macOS"
+        mlx, name = f"MLX {self._wheel.version} for macOS", op.name if op else None
         for message in result.errors:
-            self._diags.error(
-                "MG811",
-                f"does not compile with {mlx}: {message.text}",
-                self._place(message, source, op),
-                op=op.name if op else None,
-                notes=self._notes(message),
-            )
+            place, notes = self._place(message, source, op), self._notes(message)
+            said = MESSAGES("not_for_macOS", mlx=mlx, message=message.text)
+            self._diags.error(said, place, op=name, notes=notes)
         missing = result.undefined - self._wheel.exports - frozenset(own)
         for symbol in sorted(missing):
             if f"N{self._package}" not in symbol:
-                self._diags.error(
-                    "MG812",
-                    f"needs {demangled(symbol)}, which {mlx} does not export",
-                    self._entry(source, op),
-                    op=op.name if op else None,
-                    help="use functions marked MLX_API: the headers declare this function, but an "
-                    "extension cannot link it",
-                )
+                said = MESSAGES("not_exported", symbol=demangled(symbol), mlx=mlx)
+                self._diags.error(said, self._entry(source, op), op=name)
         for symbol in sorted(result.strong & self._wheel.exports):
-            self._diags.error(
-                "MG813",
-                f"defines {demangled(symbol)}, which {mlx} has too",
-                self._entry(source, op),
-                op=op.name if op else None,
-                help="remove MTL_PRIVATE_IMPLEMENTATION or NS_PRIVATE_IMPLEMENTATION from the "
-                "extension",
-            )
+            said = MESSAGES("defined_twice", symbol=demangled(symbol), mlx=mlx)
+            self._diags.error(said, self._entry(source, op), op=name)
 
     def _entry(self, source: Path, op: Op | None) -> Span:
         if op is None:

@@ -15,8 +15,10 @@ from typing import NamedTuple
 from tree_sitter import Node
 
 from ..check.metal import METAL, unknown_attribute
-from ..diagnostics import Span, did_you_mean
+from ..diagnostics import did_you_mean
 from ..read.cpp import LISTED, File, Reader, Unit
+from ..read.preprocess import SourceError
+from .cxx import MESSAGES
 
 FUNCTIONS, TYPES = METAL["functions"], METAL["types"]
 _OWN = frozenset([*FUNCTIONS, *TYPES])
@@ -105,14 +107,7 @@ def _declares(node: Node, parent: Node | None) -> bool:
     return parent.type != "type_definition" or parent.child_by_field_name("type") != node
 
 
-class Unknown(NamedTuple):
-    """A message about an unknown name, and its location."""
-
-    message: str
-    span: Span
-
-
-def unknown_names(reader: Reader, unit: Unit, shared: bool) -> Iterator[Unknown]:
+def unknown_names(reader: Reader, unit: Unit, shared: bool) -> Iterator[SourceError]:
     """Yield the unknown attributes, functions and types of a file and its project's headers.
 
     ``shared``: the file is also compiled as C++.
@@ -130,9 +125,7 @@ def unknown_names(reader: Reader, unit: Unit, shared: bool) -> Iterator[Unknown]
     known |= {function.name for function in unit.functions}
     for source in read:
         known |= source.macros.keys() if source.path in own else source.words
-    where = "in code shared by C++ and Metal"
-    if not shared:
-        where = "which neither Metal's library nor the included files define"
+    wrong = "unknown_name_shared" if shared else "unknown_name"
     for file in unit.files:
         for what, used in (("function", names(file).calls), ("type", names(file).types)):
             for scope, name, place in used:
@@ -147,14 +140,15 @@ def unknown_names(reader: Reader, unit: Unit, shared: bool) -> Iterator[Unknown]
                         f.name for source in read for f in reader.file(source.path).functions
                     )
                     meant = [*FUNCTIONS, *declared]
-                message = f"unknown {what} '{name}', {where}{did_you_mean(name, meant)}"
-                yield Unknown(message, file.source.span(*place))
+                near = did_you_mean(name, meant)
+                said = MESSAGES(wrong, what=what, name=name, near=near)
+                yield SourceError(said, file.source.span(*place))
 
 
-def _attributes(file: File) -> Iterator[Unknown]:
+def _attributes(file: File) -> Iterator[SourceError]:
     text = file.source.text
     for listed in re.finditer(LISTED, text) if "[[" in text else ():
         for found in _ATTRIBUTE.finditer(text, *listed.span(1)):
-            wrong = None if found[2] else unknown_attribute(found[1])
-            if wrong:
-                yield Unknown(wrong, file.source.span(*found.span(1)))
+            said = None if found[2] else unknown_attribute(found[1])
+            if said:
+                yield SourceError(said, file.source.span(*found.span(1)))

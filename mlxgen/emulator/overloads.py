@@ -69,11 +69,7 @@ class Overloads(Source):
         if first == start or not spaces:
             return  # the compiler reports its error
         if rest != other:
-            raise self.error(
-                "this function differs from another one by address spaces only, and does something "
-                f"else ({self.where(first)}); the emulation cannot tell them apart",
-                start,
-            )
+            raise self.error("same_in_cpp", start, other=self.where(first))
         self.skip(start, end)
 
     def _normal(self, start: int, stop: int) -> str:

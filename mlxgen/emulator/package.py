@@ -98,7 +98,7 @@ def installed(name: str) -> list[Path]:
 
 def check_rules(
     path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]] = ()
-) -> Sequence[SourceError]:
+) -> list[SourceError]:
     """Return the rules of Metal that a file and its project's headers break (`rules.py`).
 
     Args:
@@ -106,7 +106,7 @@ def check_rules(
         folders: The include folders.
 
     Returns:
-        A `BrokenRule` for each; for an unreadable file, the `SourceError` with the reason.
+        An error for each; for an unreadable file, the reason.
     """
     try:
         return broken_rules(Reader([os.fspath(f) for f in folders], metal=True), os.fspath(path))

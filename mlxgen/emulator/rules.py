@@ -12,23 +12,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from ..check.dispatch import MAX_BUFFERS
-from ..diagnostics import Span
 from ..model.dtypes import METAL_TYPES
 from ..model.op import Kernel
 from ..read.cpp import File, Function, Reader, Unit
 from ..read.names import NOT_IN_METAL
 from ..read.preprocess import LITERAL, SourceError, calculated
 from ..read.sources import last_name
+from .cxx import MESSAGES
 from .names import unknown_names
 
-_WORDS = {word: f"Metal has no {why}" for word, why in NOT_IN_METAL.items()}
 _KEYWORDS = "device|constant|threadgroup|thread|half|bfloat|kernel|vertex|fragment"
 _FORBIDDEN = re.compile(
-    rf"{LITERAL}|=\s*delete\b|\bstd\b(?!\s*::)|\b({'|'.join(_WORDS)})\b"
+    rf"{LITERAL}|=\s*delete\b|\bstd\b(?!\s*::)|\b({'|'.join(NOT_IN_METAL)})\b"
     rf"|(?<=\w)\s+({_KEYWORDS})\s*=(?!=)"
 )
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_SPACES = "device, constant, threadgroup or thread"
 # A pointer or reference declared at the beginning of a statement: `float* p = x;`
 _LOCAL = re.compile(
     r"(?<=[;{}])\s*(?:(?:const|volatile|static|unsigned|signed)\s+)*"
@@ -42,9 +40,6 @@ _LIBRARY = re.compile(
     r"|atomic_fetch_add_explicit)\s*(?=\(|::)"
 )
 
-# Help for a header that is also compiled as C++.
-_BOTH = "use the functions of mlxgen/scalar.h for C++ and Metal, e.g. mlxgen::math::exp(x)"
-
 THREADGROUP_BYTES = 32 * 1024
 _SIZES = {"size_t": 8, "complex64_t": 8} | {
     spelled: int("".join(filter(str.isdigit, dtype)) or 8) // 8
@@ -56,15 +51,7 @@ _ARRAYS = re.compile(r"\bthreadgroup\s+([\w\s:<>,]+?)\s*\b(\w+\s*(?:\[[^;]*?)?)\
 _CONSTANT = re.compile(r"\b(?:using|constexpr)\b[^;=(){}]*?\b(\w+)\s*=\s*([^;]+);")
 
 
-class BrokenRule(SourceError):
-    """A violation of a rule of Metal."""
-
-    def __init__(self, code: str, message: str, span: Span, help: str | None = None) -> None:
-        super().__init__(message, span, help)
-        self.code = code
-
-
-def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> list[BrokenRule]:
+def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> list[SourceError]:
     """Return the violations of Metal's rules in a file and its project's headers, by location.
 
     ``kernels``: the kernels in the file that launchers instantiate. Raises `SourceError` for a file
@@ -79,46 +66,44 @@ def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> l
     for function in unit.functions:
         found += _parameters(function)
     found += [*_recursion(unit), *_memory(unit, kernels)]
-    for wrong in unknown_names(reader, unit, shared):
-        found.append(BrokenRule("MG808", wrong.message, wrong.span))
+    found += unknown_names(reader, unit, shared)
     return sorted(found, key=lambda error: (error.span.file, error.span.line, error.span.column))
 
 
-def _words(file: File, shared: bool) -> Iterator[BrokenRule]:
+def _words(file: File, shared: bool) -> Iterator[SourceError]:
     for match in _FORBIDDEN.finditer(file.source.text):
         if match.lastindex:
-            taken = f"'{match[2]}' is a keyword of Metal and cannot name a variable"
-            message = _WORDS.get(match[1], taken)
-            help = None
+            wrong = "not_in_Metal" if match[1] else "keyword"
             if shared and match[1] == "std":
-                message, help = "Metal has no namespace std", _BOTH
+                wrong = "std"
             at = file.source.span(*match.span(match.lastindex))
-            yield BrokenRule("MG801", message, at, help)
+            yield SourceError(MESSAGES(wrong, what=NOT_IN_METAL.get(match[1]), word=match[2]), at)
 
 
-def _locals(file: File) -> Iterator[BrokenRule]:
+def _locals(file: File) -> Iterator[SourceError]:
     for match in _LOCAL.finditer(file.source.text):
-        message = f"the {_kind(match[1] == '*')} {match[2]} needs an address space: {_SPACES}"
-        yield BrokenRule("MG805", message, file.source.span(*match.span(2)))
+        at = file.source.span(*match.span(2))
+        yield SourceError(MESSAGES("no_space", kind=_kind(match[1] == "*"), name=match[2]), at)
 
 
 def _kind(pointer: bool) -> str:
     return "pointer" if pointer else "reference"
 
 
-def _parameters(function: Function) -> Iterator[BrokenRule]:
+def _parameters(function: Function) -> Iterator[SourceError]:
     shared = [p for p in function.params if p.pointer or p.reference]
     for param in shared:
         if param.space is None:
-            what = f"the {_kind(param.pointer)} {param.name or param.type} of {function.name}"
-            yield BrokenRule("MG805", f"{what} needs an address space: {_SPACES}", param.span)
+            name = f"{param.name or param.type} of {function.name}"
+            said = MESSAGES("no_space", kind=_kind(param.pointer), name=name)
+            yield SourceError(said, param.span)
     buffers = sum(param.space != "threadgroup" for param in shared)
     if function.is_kernel and buffers > MAX_BUFFERS:
-        message = f"{function.name} takes {buffers} buffers, but Metal allows {MAX_BUFFERS}"
-        yield BrokenRule("MG803", message, function.span)
+        about = {"function": function.name, "count": buffers, "limit": MAX_BUFFERS}
+        yield SourceError(MESSAGES("buffers", **about), function.span)
 
 
-def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[BrokenRule]:
+def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[SourceError]:
     """Report uses of Metal's library without its header, or without `metal::` or a using-directive.
 
     A header that C++ shares uses the functions of mlxgen/scalar.h instead.
@@ -127,10 +112,8 @@ def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[BrokenRule]:
     if not any(name.startswith("metal_") for source in read for name in source.includes):
         source = unit.files[0].source
         if first := re.search(r"\w+|\S", source.text):
-            message = "a Metal file must include <metal_stdlib>"
-            if shared:
-                message = 'a header for every backend must include "mlxgen/scalar.h"'
-            yield BrokenRule("MG807", message, source.span(*first.span()))
+            wrong = "no_scalar_header" if shared else "no_metal_header"
+            yield SourceError(MESSAGES(wrong), source.span(*first.span()))
         if shared:
             return
     if any(re.search(r"\busing\s+namespace\s+metal\b", source.plain) for source in read):
@@ -139,11 +122,8 @@ def _library(reader: Reader, unit: Unit, shared: bool) -> Iterator[BrokenRule]:
     for file in unit.files:
         for match in _LIBRARY.finditer(file.source.text):
             if match[1] not in declared:
-                message = f"{match[1]} is in namespace metal; add `using namespace metal;`"
-                if shared:
-                    message = f"Metal has no {match[1]} outside of namespace metal"
-                at = file.source.span(*match.span(1))
-                yield BrokenRule("MG807", message, at, _BOTH if shared else None)
+                wrong = "function_outside" if shared else "function_without_using"
+                yield SourceError(MESSAGES(wrong, name=match[1]), file.source.span(*match.span(1)))
                 return
 
 
@@ -154,7 +134,7 @@ def _bodies(unit: Unit) -> Iterator[tuple[Function, str]]:
                 yield function, file.source.text[slice(*function.body)]
 
 
-def _recursion(unit: Unit) -> Iterator[BrokenRule]:
+def _recursion(unit: Unit) -> Iterator[SourceError]:
     """Report functions that call themselves, directly or through others.
 
     Overloaded functions are skipped, because a call does not show which overload it means.
@@ -177,11 +157,10 @@ def _recursion(unit: Unit) -> Iterator[BrokenRule]:
         for callee in reached:  # grows in the loop
             reached += calls[callee].difference(reached)
         if name in reached:
-            message = f"{name} calls itself, but Metal does not support recursion"
-            yield BrokenRule("MG802", message, function.span)
+            yield SourceError(MESSAGES("recursion", function=name), function.span)
 
 
-def _memory(unit: Unit, kernels: Iterable[Kernel]) -> Iterator[BrokenRule]:
+def _memory(unit: Unit, kernels: Iterable[Kernel]) -> Iterator[SourceError]:
     """Report instantiations of kernels that declare too much threadgroup memory."""
     constants = {
         name: f"({value})"
@@ -209,10 +188,9 @@ def _memory(unit: Unit, kernels: Iterable[Kernel]) -> Iterator[BrokenRule]:
                 found.append((total, host_name))
         if found:
             total, name = max(found, key=lambda each: each[0])
-            others = f" ({len(found) - 1} more of its instantiations also declare too many)"
-            message = f"{name} declares {total} bytes of threadgroup memory"
-            message += f", but Metal allows {THREADGROUP_BYTES}{others * (len(found) > 1)}"
-            yield BrokenRule("MG804", message, kernel.span)
+            wrong = "memory_of_several" if len(found) > 1 else "memory"
+            about = {"name": name, "bytes": total, "limit": THREADGROUP_BYTES}
+            yield SourceError(MESSAGES(wrong, more=len(found) - 1, **about), kernel.span)
 
 
 def _resolved(text: str, names: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from ..diagnostics import Span
 from ..model.signature import quoted
 from ..read.cpp import METAL, Reader
 from ..read.preprocess import SourceError
-from .cxx import preprocessed
+from .cxx import MESSAGES, preprocessed
 
 Kind = Literal["name", "number", "string", "character", "punctuator"]
 
@@ -119,7 +119,7 @@ class Source:
             self.file = reader.file(path)
             self.file.source.check_brackets()
         except SourceError as error:
-            raise SourceError(error.message, self.place(error.span), error.help) from None
+            raise SourceError(error.said, self.place(error.span)) from None
         self.tokens = lex(self.file.source.text)
         self.texts = [token.text for token in self.tokens]
         self._offsets = [token.offset for token in self.tokens]
@@ -152,10 +152,10 @@ class Source:
         """Return the location of token `i` for messages."""
         return "{}:{}".format(*self.origin(i))
 
-    def error(self, message: str, i: int) -> SourceError:
+    def error(self, wrong: str, i: int, /, **about: object) -> SourceError:
         """Return an error at token `i`."""
         file, line = self.origin(min(i, len(self.tokens) - 1))
-        return SourceError(message, Span(file, line, 1, line, 1))
+        return SourceError(MESSAGES(wrong, **about), Span(file, line, 1, line, 1))
 
     def at(self, offset: int) -> int:
         """Return the first token that begins at or after an offset of the text."""

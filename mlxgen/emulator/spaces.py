@@ -29,7 +29,7 @@ from ..read.preprocess import OWN_INCLUDES, SourceError
 from ..read.sources import Sources, near
 from ..render.cpp import metal_type
 from ..render.files import metal_element
-from .rules import BrokenRule
+from .cxx import MESSAGES
 from .translate import MetalTranslator
 
 HEADER = Path(__file__).resolve().parent / "opencl" / "metal.h"
@@ -66,7 +66,7 @@ class SpaceCheck:
         unknown: Parts that could not be read as OpenCL C++ and may contain further errors.
     """
 
-    errors: tuple[BrokenRule, ...]
+    errors: tuple[SourceError, ...]
     unknown: tuple[SourceError, ...]
 
 
@@ -128,7 +128,9 @@ def check_spaces(
     return _sorted_out(done.stderr)
 
 
-def check_project(ops: Sequence[Op], sources: Sources, jobs: int | None = None) -> list[BrokenRule]:
+def check_project(
+    ops: Sequence[Op], sources: Sources, jobs: int | None = None
+) -> list[SourceError]:
     """Return the mismatched address spaces in the Metal source that operators use.
 
     Errors in a generated kernel are reported at the operator's entry.
@@ -174,7 +176,7 @@ def read_project(
             if error.span.file == generated and starts:
                 op = [op for line, op in starts if line <= error.span.line][-1]
                 file = near(sources.settings.root / op.file)
-                error = BrokenRule(error.code, error.message, Span(file, op.line, 1, op.line, 1))
+                error = SourceError(error.said, Span(file, op.line, 1, op.line, 1))
             found.append(error)
         return SpaceCheck(tuple(found), done.unknown)
 
@@ -291,7 +293,7 @@ def _sorted_out(output: str) -> SpaceCheck:
             groups.append([match])
         elif groups:
             groups[-1].append(match)
-    errors: list[BrokenRule] = []
+    errors: list[SourceError] = []
     unknown: list[SourceError] = []
     for first, *notes in groups:
         if "/mlx/backend/" in first["file"] or first["file"] == str(HEADER):
@@ -301,11 +303,11 @@ def _sorted_out(output: str) -> SpaceCheck:
         span = Span(first["file"], row, 1, row, 1000)  # columns refer to the rewritten line
         message = _in_metal(first["text"])
         if about is None:
-            unknown.append(SourceError(message, span))
+            unknown.append(SourceError(MESSAGES("not_opencl", message=message), span))
             continue
         if about is not first["text"]:
             message += f": {_in_metal(about.removeprefix('candidate function not viable: '))}"
-        errors.append(BrokenRule("MG806", message, span))
+        errors.append(SourceError(MESSAGES("mismatch", message=message), span))
     return SpaceCheck(tuple(errors), tuple(unknown))
 
 

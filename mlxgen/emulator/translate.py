@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from ..read.cpp import Function, Param, find_function, normalised
 from ..read.preprocess import SourceError
+from .cxx import MESSAGES
 from .overloads import DROPPED, SPACES, Overloads
 
 # The indices of mlxgen_metal::Position, by attribute.
@@ -159,9 +160,8 @@ class MetalTranslator(Overloads):
         instances: dict[str, Instance] = {}
         for name, instance in sorted(found, key=lambda item: item[1].at):
             if name in instances:
-                earlier = self.where(instances[name].at)
-                message = f'duplicate host_name "{name}", first used in {earlier}'
-                raise self.error(message, instance.at)
+                first = self.where(instances[name].at)
+                raise self.error("host_name_twice", instance.at, name=name, first=first)
             instances[name] = instance
         return instances
 
@@ -178,9 +178,9 @@ class MetalTranslator(Overloads):
             j = self.over(j)
         opened = self.find(start, stop, "<")
         if "host_name" not in words:
-            raise self.error('the host needs [[host_name("...")]] to find this kernel', start)
+            raise self.error("no_host_name", start)
         if opened == stop:
-            raise self.error("write the template arguments of this instantiation", start)
+            raise self.error("no_template_arguments", start)
         given = i + words.index("host_name") + 1
         name = _string(" ".join(self.texts[given + 1 : self.partner[given]]))
         arguments = normalised(" ".join(self.texts[opened + 1 : stop - 1]))
@@ -210,7 +210,7 @@ class MetalTranslator(Overloads):
                 self.new[i] = new
         elif token.kind == "name":
             if text in _UNSUPPORTED:
-                raise self.error(f"the emulation does not support {_UNSUPPORTED[text]}", i)
+                raise self.error("unsupported", i, what=_UNSUPPORTED[text])
             if text == "threadgroup" and self.is_storage(i):
                 return self._storage(i)
             if text in DROPPED or text == "kernel":
@@ -222,7 +222,7 @@ class MetalTranslator(Overloads):
             ):
                 self._swizzle(i)
             elif text == "is_function_constant_defined":
-                raise self.error("the emulation sets all function constants; this tests one", i)
+                raise self.error("constant_defined", i)
         elif text == "[" and self.text(i + 1) == "[" and self._is_attribute(i):
             stop = self.partner[i] + 1
             self.skip(i, stop)
@@ -248,7 +248,7 @@ class MetalTranslator(Overloads):
         if lower.endswith("h"):
             return f"half({text[:-1]}f)"
         if lower.endswith("l") and ("." in lower or "e" in lower):
-            raise self.error("Metal has no long double", i)
+            raise self.error("long_double", i)
         if _FLOATING.match(text) and ("." in text or "e" in lower):
             return text + "f"
         return None
@@ -312,15 +312,15 @@ class MetalTranslator(Overloads):
                 last, end = end - 1, close + 1
                 self.skip(last, end)
         if self.text(end) != ";":
-            raise self.error("a threadgroup variable cannot be initialized", i)
+            raise self.error("initialized", i)
         names: list[int] = []
         for n, (start, stop) in enumerate(self.split(i + 1, last)):
             if self.find(start, stop, "=") < stop:
-                raise self.error("a threadgroup variable cannot be initialized", start)
+                raise self.error("initialized", start)
             bracket = self.find(start, stop, "[")
             name = bracket - 1
             if not self.is_name(name) or (n == 0 and name == start):
-                raise self.error("cannot parse this threadgroup variable", start)
+                raise self.error("strange_variable", start)
             names.append(name)
         self.new[i] = "typedef"
         after = ""
@@ -354,7 +354,7 @@ class MetalTranslator(Overloads):
                 continue  # a parameter, which exists if the constant is true
             index = self.texts[i + 4]
             if not index.isdecimal():
-                raise self.error("the index of a function constant must be a number", i)
+                raise self.error("constant_index", i)
             self.constants.append((self.texts[i - 1], index))
             self.new |= {j: "static" for j in range(start, i) if self.texts[j] == "constant"}
 
@@ -368,7 +368,7 @@ class MetalTranslator(Overloads):
         tables: dict[int, str] = {}
         for name in only or ():
             if name not in self.instances:
-                raise self.error(f'no kernel has the host name "{name}"', 0)
+                raise self.error("no_kernel", 0, name=name)
         for host_name, instance in self.instances.items():
             if only is not None and host_name not in only:
                 continue
@@ -410,9 +410,13 @@ class MetalTranslator(Overloads):
         named = find_function(self.file.functions, instance.function)
         found = [function for function in named if function.is_kernel and function.is_definition]
         if len(found) != 1:
-            message = f"{instance.function} is the name of {len(found)} kernels, but the emulation"
-            raise self.error(f"{message} needs a unique name", instance.at)
+            about = {"name": instance.function, "count": len(found)}
+            raise self.error("not_unique", instance.at, **about)
         return found[0]
+
+    def _wrong(self, wrong: str, param: Param, /, **about: object) -> SourceError:
+        """Return an error about a parameter."""
+        return SourceError(MESSAGES(wrong, **about), self.place(param.span))
 
     def _table(self, name: str, function: Function) -> str:
         taken = set()
@@ -420,7 +424,7 @@ class MetalTranslator(Overloads):
             index = param.attributes.get("buffer")
             if isinstance(index, int):
                 if index in taken:
-                    raise SourceError(f"buffer({index}) is used twice", self.place(param.span))
+                    raise self._wrong("buffer_twice", param, index=index)
                 taken.add(index)
         rows = []
         for param in function.params:
@@ -435,12 +439,12 @@ class MetalTranslator(Overloads):
         if positions:
             index = POSITIONS[positions[0]]
             if param.pointer or param.reference:
-                raise SourceError("a position cannot be a pointer", self.place(param.span))
+                raise self._wrong("position_pointer", param)
         elif "threadgroup" in param.attributes or param.space == "threadgroup":
             kind = "threadgroup_memory"
             value = param.attributes.get("threadgroup", 0)
             if not isinstance(value, int):
-                raise SourceError("threadgroup(...) requires a number", self.place(param.span))
+                raise self._wrong("no_index", param, attribute="threadgroup")
             index = value
         elif param.pointer or param.reference:
             kind = "buffer"
@@ -449,19 +453,13 @@ class MetalTranslator(Overloads):
                 value = next(i for i in range(2 * MAX_BUFFERS) if i not in taken)
                 taken.add(value)
             if not isinstance(value, int):
-                raise SourceError("buffer(...) requires a number", self.place(param.span))
+                raise self._wrong("no_index", param, attribute="buffer")
             index = value
             if index >= MAX_BUFFERS:
-                raise SourceError(
-                    f"buffer {index} does not exist: Metal has {MAX_BUFFERS} buffers, 0 to 30",
-                    self.place(param.span),
-                )
+                raise self._wrong("no_buffer", param, index=index, count=MAX_BUFFERS)
         else:
             known = ", ".join(sorted(set(param.attributes))) or "no attribute"
-            raise SourceError(
-                f"the emulation cannot give a value to parameter {param.name} ({known})",
-                self.place(param.span),
-            )
+            raise self._wrong("no_value", param, name=param.name, known=known)
         return f'    {{"{param.name}", "{param.type}", mlxgen_metal::{kind}, {index}}},\n'
 
 

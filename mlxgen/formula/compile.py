@@ -157,7 +157,7 @@ class Local(NamedTuple):
     value: Value
     used: Sequence[tuple[str, str]]  # items of ``Translator.used``
     always: frozenset[str]  # `let`s that are computed whenever it is
-    bent: bool  # it is nonlinear in ``grad`` or ``tangent``
+    nonlinear: bool  # it is nonlinear in ``grad`` or ``tangent``
 
 
 class Compiler(Lists):
@@ -271,7 +271,7 @@ class Compiler(Lists):
 
         def compare(each: tuple[tuple[Fact, ast.expr], Need]) -> None:
             (fact, at), need = each
-            if wrong := need.unmet(fact, at, self.bent):
+            if wrong := need.unmet(fact, at, self.nonlinear):
                 raise wrong
 
         if self.forks and not self.failed and any(need.linear for need in needs):
@@ -417,7 +417,7 @@ class Compiler(Lists):
         made = self.made[use]
         self.used += made.used
         self.always |= {name, *made.always}
-        self.bent = node if self.bent is None and made.bent else self.bent
+        self.nonlinear = node if self.nonlinear is None and made.nonlinear else self.nonlinear
         value = located(made.value, node)
         if value.kind == "tuple":
             self.visits += value.cpp.size
@@ -456,20 +456,20 @@ class Compiler(Lists):
 
     def make(self, name: str, let: Let, node: ast.expr) -> Local:
         """Translate the text of a `let`; its errors are located there."""
-        before = self.text, self.report, self.locals, self.depth, self.always, self.bent
+        before = self.text, self.report, self.locals, self.depth, self.always, self.nonlinear
         start = len(self.used)
         self.inside.append((name, node, self.text, self.report))
         self.text, self.report = let.text, partial(self.scope.let_report, name)
-        self.locals, self.depth, self.always, self.bent = {}, 0, set(), None
+        self.locals, self.depth, self.always, self.nonlinear = {}, 0, set(), None
         try:
             value = self.visit(parsed(let.text))
             used = [*dict.fromkeys(self.used[start:])]
-            return Local(value, used, frozenset(self.always), self.bent is not None)
+            return Local(value, used, frozenset(self.always), self.nonlinear is not None)
         except Wrong as wrong:
             self.error(wrong)
             raise Wrong from None
         finally:
-            self.text, self.report, self.locals, self.depth, self.always, self.bent = before
+            self.text, self.report, self.locals, self.depth, self.always, self.nonlinear = before
             self.inside.pop()
 
     # Constants and names

@@ -38,7 +38,7 @@ class Wrong(Exception):
         if any(key in messages()[self.name].helps for key in self.keys):
             about["guess"] = ""  # the help is more specific
         about.update((key, cut(value)) for key, value in about.items() if isinstance(value, str))
-        code, message, help = messages()[self.name].filled(self.keys, about)
+        code, message, help, _ = messages()[self.name].filled(self.keys, about)
         if isinstance(help, Advice) and about["here"] != here:
             help = help.text  # a shortened quotation cannot be part of a fix
         return code, message, help

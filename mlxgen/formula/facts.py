@@ -6,8 +6,8 @@ the number of factors ``grad`` (or ``tangent``) in each term. A linear term has 
 takes the degree of the terms that it is combined with.
 
 The table of functions defines how functions propagate these facts (``effect``). An unknown rank or
-dtype is None or "". A degree is always known: ``BENT`` is everything not known to be linear, and
-``OPAQUE`` the result of a kernel, whose linearity the generated checks test.
+dtype is None or "". A degree is always known: ``NONLINEAR`` is everything not known to be linear,
+and ``OPAQUE`` the result of a kernel, whose linearity the generated checks test.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .mlx import Degree, DtypeEffect, RankEffect, effect
 from .values import NUMBERS, Value
 
 # Degrees other than 0 and 1: zeros, nonlinear results, parts with different degrees, kernels.
-ZERO, BENT, MIXED, OPAQUE = -1, 2, 3, 4
-UNKNOWN = Fact(None, "", BENT)
+ZERO, NONLINEAR, MIXED, OPAQUE = -1, 2, 3, 4
+UNKNOWN = Fact(None, "", NONLINEAR)
 OPTIONS = ("axis", "axes", "keepdims", "shape", "dtype")  # arguments that determine rank or dtype
 CATEGORIES = ("bool", "integer", "floating", "inexact", "complex")  # inexact: floating or complex
 WHOLE, REAL = CATEGORIES[:2], CATEGORIES[2:]
@@ -203,16 +203,16 @@ def _degree(how: str, degrees: Sequence[int], names: Sequence[str] = ()) -> int:
     how = "parts" if how == "each" else how
     if not degrees or (max(degrees) < 1 and how not in ("sum", "parts", "linear")):
         return 0
-    for all_of_it in (BENT, OPAQUE):
+    for all_of_it in (NONLINEAR, OPAQUE):
         if all_of_it in degrees:
             return all_of_it
     if how == "product":
         several = [degree for degree in degrees if degree]
-        return several[0] if len(several) == 1 else BENT
+        return several[0] if len(several) == 1 else NONLINEAR
     if how in ("sum", "parts"):  # a constant plus a linear term is not linear
         found = set(degrees) - {ZERO} or {ZERO}
-        return found.pop() if len(found) == 1 else BENT if how == "sum" else MIXED
-    return degrees[0] if how == "linear" and max(degrees[1:], default=0) < 1 else BENT
+        return found.pop() if len(found) == 1 else NONLINEAR if how == "sum" else MIXED
+    return degrees[0] if how == "linear" and max(degrees[1:], default=0) < 1 else NONLINEAR
 
 
 _WORDS = get_args(Degree)
@@ -249,7 +249,7 @@ def combined(
     )
     if fact.degree > 0 and category(fact.dtype) in WHOLE:  # rounding floats is not linear
         varied = [category(one.dtype) for one in matter if one.degree > 0]
-        return fact if set(varied) <= {*WHOLE} else fact._replace(degree=BENT)
+        return fact if set(varied) <= {*WHOLE} else fact._replace(degree=NONLINEAR)
     return fact
 
 
@@ -357,8 +357,8 @@ class Need(NamedTuple):
     free: frozenset[str] = frozenset()  # arrays that can have any ndim, and are not all scalars
     every: bool = False  # all arrays have one shape, of any ndim
 
-    def unmet(self, given: Fact, at: object, bent: object) -> Wrong | None:
-        """Return the first violation; ``bent`` is the first part of the array that is nonlinear."""
+    def unmet(self, given: Fact, at: object, nonlinear: object) -> Wrong | None:
+        """Return the first violation; ``nonlinear`` is the first nonlinear part of the array."""
         rank, key = self.rank, ""
         about = {"dtype": given.dtype, "needed": self.dtype, "linear": self.linear}
         if given.rank and rank and self.differs(given.rank, rank):
@@ -370,7 +370,7 @@ class Need(NamedTuple):
         elif not self.linear or given.degree in (ZERO, 1, OPAQUE):
             return None
         else:
-            wrong, at = ("bent", bent or at) if given.degree else ("constant", at)
+            wrong, at = ("nonlinear", nonlinear or at) if given.degree else ("constant", at)
         return Wrong(f"{self.sort}_{wrong}", at, key, **about, name=self.name)
 
     def differs(self, given: tuple[str, int], rank: tuple[str, int]) -> bool:

@@ -59,7 +59,7 @@ DtypeEffect = Literal[
     "", "promoted", "same", "inexact", "chosen", "given", "bits", "bool_", "uint32"
 ]
 Degree = Literal[
-    "sum", "product", "linear", "parts", "choice", "second", "zero", "one", "bent", "each"
+    "sum", "product", "linear", "parts", "choice", "second", "zero", "one", "nonlinear", "each"
 ]
 Trace = Literal["", "gradient", "forward", "axis"]
 
@@ -118,7 +118,7 @@ class Effect(NamedTuple):
 
     rank: RankEffect = ""
     dtype: DtypeEffect = ""
-    degree: str = "bent"  # a Degree, or sums and products of parameters
+    degree: str = "nonlinear"  # a Degree, or sums and products of parameters
     shapeless: Trace = ""
     repeats: bool = False  # an axis may be listed several times
 

@@ -19,7 +19,7 @@ from ..model.used import UsedOperator
 from . import explain
 from .explain import Wrong
 from .facts import (
-    BENT,
+    NONLINEAR,
     OPAQUE,
     OPTIONS,
     combined,
@@ -165,7 +165,7 @@ class Translator:
         self.locals: dict[str, Value] = {}
         self.known: Facts = {}  # of optional names and unions
         self.depth = 0  # depth of the current part
-        self.bent: ast.AST | None = None  # the first part that is nonlinear in grad or tangent
+        self.nonlinear: ast.AST | None = None  # the first part that is nonlinear in grad or tangent
         self.forks: list[Cpp] = []  # conditions that determine the degree of the result
         self.assumed: dict[Cpp, bool] = {}  # assumed outcomes of these conditions
         self.specializes = ["", ""]  # Expr.specializes and Expr.gradient_specializes
@@ -305,13 +305,13 @@ class Translator:
         except Wrong as wrong:
             wrong.at, wrong.keys = value.at, [name]
             raise
-        self.spot(value)
+        self.note_nonlinear(value)
         return value
 
-    def spot(self, value: Value) -> None:
+    def note_nonlinear(self, value: Value) -> None:
         """Record the first part that is nonlinear in ``grad`` or ``tangent``."""
-        if self.bent is None and any(fact.degree == BENT for fact in operands([value])):
-            self.bent = value.at
+        if self.nonlinear is None and any(fact.degree == NONLINEAR for fact in operands([value])):
+            self.nonlinear = value.at
 
     def of_numbers(self, name: str, args: Args) -> Value | None:
         """Translate a function whose arguments are all numbers; None for other arguments."""
@@ -473,7 +473,7 @@ class Translator:
         known = [Fact(degree=fact.degree, uses=uses) for fact in found]
         one = Fact(degree=degree_of_all(known), uses=uses)
         value.fact = known if value.kind == "arrays" and len(known) == value.count else one
-        self.spot(value)
+        self.note_nonlinear(value)
         return value
 
     def call_named(self, name: str, node: ast.Call) -> Value:

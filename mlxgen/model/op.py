@@ -548,6 +548,12 @@ class Op:
         return self.has_primitive and not self.output_rules.shapes
 
     @property
+    def broadcasts(self) -> bool:
+        """True if the results have the shape that the arrays are broadcast to."""
+        composed = not self.has_primitive and "elementwise" in self.entry.tags
+        return self.elementwise or composed
+
+    @property
     def single(self) -> bool:
         """True if the C++ function returns one array."""
         return len(self.outputs) == 1 and self.outputs[0].type.kind is Kind.ARRAY

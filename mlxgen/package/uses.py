@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..diagnostics import Diagnostics
+from ..read import MESSAGES
 from ..read.packages import find
 from ..read.settings import Settings
 from . import rebuild
@@ -35,14 +36,9 @@ def compiled(settings: Settings, release: str, diags: Diagnostics) -> list[Compi
             continue  # reported when the entries are read
         folder = found.binaries(release) or rebuild.find(found.folder, release)
         if folder is None:
-            diags.error(
-                "MG711",
-                f"the installed package {use.name} was built for MLX "
-                f"{', '.join(found.releases())}, but this build is for MLX {release}",
-                use.span,
-                help=f"run `{sys.executable} -m mlxgen rebuild {use.name}`, or install a "
-                f"{use.name} that is built for MLX {release}",
-            )
+            about = {"package": use.name, "release": release, "python": sys.executable}
+            built = ", ".join(found.releases())
+            diags.error(MESSAGES("package_of_other_release", built=built, **about), use.span)
             continue
         library = next(folder.glob(f"lib/lib{use.name}.*"), None)
         inside = folder.is_relative_to(found.folder)

@@ -1,8 +1,8 @@
 """Composes a YAML file into the nodes of its entries, and reports syntax errors.
 
-Files whose size or depth could exhaust libyaml are rejected. libyaml's syntax errors are reworded
-by syntax.yaml. A syntax error invalidates only its entry: the entry is masked, and the rest of the
-file is parsed again.
+Files whose size or depth could exhaust libyaml are rejected. syntax.yaml names our messages for
+libyaml's syntax errors. A syntax error invalidates only its entry: the entry is masked, and the
+rest of the file is parsed again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..diagnostics import LINE_BREAK, Diagnostics, Span, Text
 from ..diagnostics.messages import table
+from . import MESSAGES
 from .places import extent
 
 # YAML's printable characters, without the line breaks that editors do not count as such.
@@ -40,10 +41,13 @@ class YamlText(Text):
         self.diags = diags
         self.complete = True
 
-    def lacks(self, code: str, message: str, start: int, end: int, **more: Any) -> None:
+    def lacks(
+        self, wrong: str, start: int, end: int, *keys: str, op: str | None = None, **about: object
+    ) -> None:
         """Report an error that invalidates an entry, or all of them."""
         self.complete = False
-        self.diags.error(code, message, self.at(start, end), **more)
+        about |= {"levels": MAX_DEPTH, "values": MAX_VALUES}
+        self.diags.error(MESSAGES(wrong, *keys, **about), self.at(start, end), op=op)
 
     def first_line(self, start: int, end: int) -> Span:
         """Return the location of the first line of a slice."""
@@ -52,7 +56,7 @@ class YamlText(Text):
 
 
 class Limit(Exception):
-    """Raised if the text exceeds a limit, with code, message, start, end and help."""
+    """Raised if the text exceeds a limit, with the name of the message, start and end."""
 
 
 class _Limits:
@@ -66,8 +70,8 @@ class _Limits:
         self.count += 1
         if parent and (self.depth > MAX_DEPTH + 1 or self.count > MAX_VALUES):
             start = parent.start_mark.index
-            said = ("MG015", MANY) if self.count > MAX_VALUES else ("MG008", DEEP)
-            raise Limit(*said, start, start + 1)
+            wrong = "many_values" if self.count > MAX_VALUES else "deep_value"
+            raise Limit(wrong, start, start + 1)
 
     def ascend_resolver(self) -> None:
         """Count the end of a node."""
@@ -86,9 +90,6 @@ class _Limits:
 
 _Loader: Any = type("_Loader", (_Limits, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {})
 
-DEEP = f"nested more than {MAX_DEPTH} levels deep"
-MANY = f"the file has more than {MAX_VALUES} values"
-
 _SYNTAX = Path(__file__).with_name("syntax.yaml")
 
 
@@ -96,8 +97,7 @@ def compose(source: YamlText) -> tuple[str, list[Node]]:
     """Return the text with invalid entries masked, and the nodes of the valid entries."""
     text = source.text
     for match in _UNPRINTABLE.finditer(text):
-        message = f"the character U+{ord(match[0][0]):04X} is not allowed in YAML"
-        source.lacks("MG001", message, *match.span())
+        source.lacks("bad_character", *match.span(), number=ord(match[0][0]))
     text = _UNPRINTABLE.sub(lambda found: " " * len(found[0]), text)
     root: Node | None = None
     for attempt in range(_MAX_SYNTAX_ERRORS):
@@ -117,9 +117,7 @@ def compose(source: YamlText) -> tuple[str, list[Node]]:
     source.complete = False
     what = "a mapping" if isinstance(root, MappingNode) else "a single value"
     span = source.first_line(extent(text, root)[0], len(text))
-    help = "begin each operator with '- name: ...' at the left margin"
-    message = f"the file must be a list of entries, not {what}"
-    source.diags.error("MG004", message, span, help=help)
+    source.diags.error(MESSAGES("file_not_list", what=what), span)
     return text, []
 
 
@@ -127,8 +125,7 @@ def compose_mapping(source: YamlText) -> MappingNode | None:
     """Return the root of a file that is one mapping; None if an error was reported."""
     text = source.text
     if found := _UNPRINTABLE.search(text):
-        message = f"the character U+{ord(found[0][0]):04X} is not allowed in YAML"
-        source.lacks("MG001", message, *found.span())
+        source.lacks("bad_character", *found.span(), number=ord(found[0][0]))
         return None
     try:
         root = yaml.compose(text, Loader=_Loader)
@@ -136,8 +133,8 @@ def compose_mapping(source: YamlText) -> MappingNode | None:
         source.lacks(*error.args)
         return None
     except yaml.MarkedYAMLError as error:
-        code, message, help, place = _explain(error, text)
-        source.lacks(code, message, place, place + 1, help=help)
+        wrong, place, about = _explain(error, text)
+        source.lacks(wrong, place, place + 1, **about)
         return None
     if root is None or root.tag.endswith(":null"):
         return MappingNode(_MAP, [])
@@ -146,7 +143,7 @@ def compose_mapping(source: YamlText) -> MappingNode | None:
     source.complete = False
     what = "a list" if isinstance(root, SequenceNode) else "a single value"
     span = source.first_line(extent(text, root)[0], len(text))
-    source.diags.error("MG004", f"the file must be a mapping, not {what}", span)
+    source.diags.error(MESSAGES("file_not_mapping", what=what), span)
     return None
 
 
@@ -168,55 +165,50 @@ def _without_broken(source: YamlText, text: str) -> str:
         try:
             root = None if broken else yaml.compose(piece, Loader=_Loader)
             if root and end < len(text) and not _ENTRY_START.match(piece):
-                message = "the file must be a list of entries, but this text precedes the first"
-                source.lacks("MG004", message, *extent(text, root), help="write # before comments")
+                source.lacks("text_before_list", *extent(text, root))
                 broken = True
         except Limit:
             pass  # composing the whole text reports it
         except yaml.MarkedYAMLError as error:
             broken = not re.search("undefined alias|duplicate|document", error.problem or "")
             if broken:
-                code, message, help, place = _explain(error, piece)
-                source.lacks(code, message, begin + place, begin + place + 1, help=help)
+                wrong, place, about = _explain(error, piece)
+                source.lacks(wrong, begin + place, begin + place + 1, **about)
         pieces.append(_blank(piece) if broken else piece)
     return "".join(pieces)
 
 
-def _explain(error: Any, text: str) -> tuple[str, str, str | None, int]:
-    """Return code, message, help and offset of a syntax error, worded for authors of entries."""
+def _explain(error: Any, text: str) -> tuple[str, int, dict[str, Any]]:
+    """Return the message for a syntax error: its name, its offset and its parameters."""
     mark, context = error.problem_mark or error.context_mark, error.context or ""
     place = min(mark.index, len(text.rstrip()))
     if text.startswith("\t", place) or "a tab" in error.problem:
-        return "MG002", "the indentation must consist of spaces, not of tabs", None, place
+        return "tab", place, {}
     if "while scanning" in context and error.context_mark:
         place = error.context_mark.index
     elif "flow" in context and error.context_mark.line < mark.line:
         place = error.context_mark.index
-        said = f"this '{text[place]}' is not closed"
-        return "MG001", said, "close it at the end of the value, and separate items by ','", place
+        return "bracket_left_open", place, {"bracket": text[place]}
     line = text[text.rfind("\n", 0, place) + 1 : place]
-    said = f"{error.problem} {context}{'' if line.strip(' -') else ' line start'}"
-    for problem, code, message, help in table(_SYNTAX):
-        if re.search(problem, said):
-            message = message.format(at=text[place : place + 1], most=MAX_DEPTH)
-            return code, message, help, place
-    return "MG001", f"not valid YAML: {error.problem} {context}", None, place
+    problem = f"{error.problem} {context}"
+    said = f"{problem}{'' if line.strip(' -') else ' line start'}"
+    found = (name for pattern, name in table(_SYNTAX).items() if re.search(pattern, said))
+    return next(found, "not_YAML"), place, {"at": text[place : place + 1], "problem": problem}
 
 
 def _without_error(source: YamlText, text: str, error: Any) -> str:
     """Report a syntax error and mask its entry."""
-    code, message, help, place = _explain(error, text)
+    wrong, place, about = _explain(error, text)
     masked = False
     if alias := re.compile(r"\*([\w-]+)").match(text, place):
         anchor = re.compile(rf"(?:^|[-:?,\[{{])\s*&{alias[1]}(?![\w-])", re.MULTILINE)
         # The anchor may be in an entry with an error, which is reported and masked.
         masked = anchor.search(source.text) is not None and anchor.search(text) is None
         if anchor.search(text, place):
-            message = f"the alias '{alias[0]}' precedes its anchor '&{alias[1]}'"
-            code, help = "MG014", "move the value with the anchor above the alias"
+            wrong, about = "alias_before_anchor", {"name": alias[1]}
     if not masked:
-        source.lacks(code, message, place, place + 1, help=help)
-    if code == "MG005":
+        source.lacks(wrong, place, place + 1, **about)
+    if wrong == "second_document":
         return text[:place] + "   " + text[place + 3 :]
     borders = _borders(text)
     begin = max(at for at in borders if at <= place)

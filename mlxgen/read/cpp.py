@@ -23,6 +23,7 @@ from typing import NamedTuple
 from tree_sitter import Node
 
 from ..diagnostics import Span
+from . import MESSAGES
 from .preprocess import PARSER, Preprocessor, SourceError, SourceText
 
 Attribute = int | str | None  # the argument: [[buffer(0)]] has 0, [[kernel]] None
@@ -223,7 +224,7 @@ class _Walk:
     def scope(self, node: Node, namespace: Names, template: Sequence[Node], depth: int = 0) -> None:
         """Read the declarations in a node."""
         if depth > _MAX_DEPTH:
-            raise SourceError("this is nested too deeply", self.span(node))
+            raise SourceError(MESSAGES("deep_source"), self.span(node))
         for child in node.named_children:
             call = _CALL.match(self.plain, child.start_byte)
             is_macro = call and self.source.macros.get(call[1], call) is None
@@ -315,7 +316,7 @@ class _Walk:
         )
         self.file.functions.append(function)
         if len(self.file.functions) > _MAX_FUNCTIONS:
-            raise SourceError(f"it declares more than {_MAX_FUNCTIONS:,} functions", function.span)
+            raise SourceError(MESSAGES("many_functions", most=_MAX_FUNCTIONS), function.span)
 
     def attributes(self, start: int, stop: int) -> dict[str, Attribute]:
         """Return the attributes in a part of the text, including `kernel` without brackets."""

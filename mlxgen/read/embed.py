@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 
+from . import MESSAGES
 from .preprocess import SourceError, SourceText
 
 # A classical include guard around a whole file.
@@ -73,8 +74,7 @@ class _Embedder:
         """Return the replacement of an include and its trailing comment; "" if it stays."""
         include = source.include(line)
         if include is None:
-            span = source.place(*line.span(1))
-            raise SourceError("cannot inline an include whose name is a macro", span)
+            raise SourceError(MESSAGES("macro_include"), source.place(*line.span(1)))
         path = include.find(self.folders, needed=not conditional)
         if path is None:
             return ""
@@ -86,8 +86,7 @@ class _Embedder:
         if identity in self.done or (once and identity in self.open):
             return f'// "{include.name}" is above\n{behind}'
         if identity in self.open:
-            message = f'"{include.name}" includes itself'
-            raise SourceError(message, include.span, "add #pragma once to the header")
+            raise SourceError(MESSAGES("includes_itself", name=include.name), include.span)
         guard = self.guards.get(identity)
         if once and conditional:
             guard = self.guards.setdefault(identity, f"MLXGEN_EMBEDDED_{len(self.guards)}")

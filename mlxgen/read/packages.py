@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..diagnostics import Diagnostics
+from . import MESSAGES
 from .settings import Settings, Use
 
 
@@ -68,14 +69,8 @@ def find(name: str) -> Found | None:
 def missing(use: Use, diags: Diagnostics) -> None:
     """Report a package that is not installed, or that has no operators for formulas."""
     installed = importlib.util.find_spec(use.name) is not None
-    what = "has no ops.json: mlxgen did not build it" if installed else "is not installed"
-    help = (
-        "a formula can call operators only of packages that mlxgen built"
-        if installed
-        else f"install the distribution that contains {use.name}; for builds in an environment of "
-        "their own, add it to `requires` in [build-system]"
-    )
-    diags.error("MG710", f"the package {use.name} {what}", use.span, help=help)
+    wrong = "foreign_package" if installed else "missing_package"
+    diags.error(MESSAGES(wrong, package=use.name), use.span)
 
 
 def check_requirements(settings: Settings, diags: Diagnostics) -> None:
@@ -89,14 +84,8 @@ def check_requirements(settings: Settings, diags: Diagnostics) -> None:
     for use in settings.uses:
         names = distributions.get(use.name, [])
         if names and required.isdisjoint(map(_normal, names)):
-            diags.error(
-                "MG712",
-                f"the dependencies of the project do not name {names[0]}, which contains the "
-                f"package {use.name}",
-                use.span,
-                help=f'add "{names[0]}" to `dependencies` in [project]',
-                severity="warning",
-            )
+            about = {"name": names[0], "package": use.name}
+            diags.error(MESSAGES("missing_dependency", **about), use.span, severity="warning")
 
 
 def _normal(name: str) -> str:

@@ -25,7 +25,9 @@ from typing import NamedTuple
 import tree_sitter_cpp
 from tree_sitter import Language, Node, Parser
 
-from ..diagnostics import Related, Span, Text
+from ..diagnostics import Span, Text
+from ..diagnostics.messages import Rendered
+from . import MESSAGES
 
 PARSER = Parser(Language(tree_sitter_cpp.language()))
 
@@ -74,13 +76,11 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 class SourceError(Exception):
-    """An error in source text: message, location, help, and related locations."""
+    """An error in source text: a message, its location, and those of its note."""
 
-    def __init__(
-        self, message: str, span: Span, help: str | None = None, *also: Related, missing: str = ""
-    ) -> None:
-        super().__init__(f"{span}: {message}")
-        self.message, self.span, self.help = message, span, help
+    def __init__(self, said: Rendered, span: Span, *also: Span, missing: str = "") -> None:
+        super().__init__(f"{span}: {said.text}")
+        self.said, self.message, self.span = said, said.text, span
         self.missing = missing  # the name of an include that was not found
         self.related = also
 
@@ -101,9 +101,7 @@ class Include(NamedTuple):
                 return path
         if self.angled or not needed:
             return None
-        places = "next to the file, in the folders of C++ and Metal, or in mlxgen's headers"
-        help = f"put it {places}; write <{self.name}> for a system header"
-        raise SourceError(f'cannot find "{self.name}"', self.span, help, missing=self.name)
+        raise SourceError(MESSAGES("no_include", name=self.name), self.span, missing=self.name)
 
 
 class Macro(NamedTuple):
@@ -238,7 +236,8 @@ class SourceText:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it must be UTF-8 text"
             span = at or Span(path, 1, 1, 1, 1)
-            raise SourceError(f"cannot read {path}: {reason}", span) from None
+            said = MESSAGES("unreadable_source", path=path, reason=reason)
+            raise SourceError(said, span) from None
         self.path = path
         self._file = Text(path, self.original)
         # Spaces replace comments and raw strings, so that locations do not change.
@@ -272,8 +271,8 @@ class SourceText:
         for piece, place in self.macros.pieces(self.plain, start, stop):
             self._left -= 0 if place[2] else 20 + len(piece)
             if self._left < 0:
-                message = f"the macros of this file expand to more than {MAX_EXPANSION >> 20} MB"
-                raise SourceError(message, self.place(*place[:2]))
+                said = MESSAGES("long_expansion", most=MAX_EXPANSION >> 20)
+                raise SourceError(said, self.place(*place[:2]))
             self._starts.append(self._length)
             self._places.append(place)
             self._pieces.append(piece)
@@ -306,16 +305,15 @@ class SourceText:
                 opened.append(found)
             elif len(found[0]) == 1:  # not a literal
                 if not opened:
-                    message = f"this {found[0]!r} has no opening bracket"
-                    raise SourceError(message, self.span(*found.span()))
+                    said = MESSAGES("not_opened", bracket=found[0])
+                    raise SourceError(said, self.span(*found.span()))
                 other = opened.pop()
                 if _CLOSING[other[0]] != found[0]:
-                    message = f"{found[0]!r} does not close {other[0]!r}"
-                    related = Related("it is opened here", self.span(*other.span()))
-                    raise SourceError(message, self.span(*found.span()), None, related)
+                    said = MESSAGES("wrong_bracket", bracket=found[0], opened=other[0])
+                    raise SourceError(said, self.span(*found.span()), self.span(*other.span()))
         if opened:
             span = self.span(*opened[-1].span())
-            raise SourceError(f"this {opened[-1][0]!r} is not closed", span)
+            raise SourceError(MESSAGES("not_closed", bracket=opened[-1][0]), span)
 
 
 class Preprocessor:
@@ -345,7 +343,7 @@ class Preprocessor:
         """Return a preprocessed file; raises ``SourceError``."""
         if path not in self.texts:
             if at and self._depth > MAX_DEPTH:
-                raise SourceError(f"includes are nested more than {MAX_DEPTH} levels deep", at)
+                raise SourceError(MESSAGES("deep_includes", most=MAX_DEPTH), at)
             source = SourceText(path, at, self.unsaved)
             source.macros.update(self._defines)
             self.texts[path] = source  # first, because its includes may include it again
@@ -382,7 +380,7 @@ class Preprocessor:
                 self._directive(source, line)
         if len(opened) > 1:
             start = opened[-1][1]
-            raise SourceError("this conditional has no #endif", source.place(start, start + 1))
+            raise SourceError(MESSAGES("no_endif"), source.place(start, start + 1))
         source.add(at, len(source.plain))
         source.namespaces |= set(_WORD.findall(" ".join(_NAMESPACE.findall(source.text))))
 

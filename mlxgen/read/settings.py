@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from ..diagnostics import Diagnostics, Span, Text, did_you_mean
 from ..model import languages
+from . import MESSAGES
 from .names import clash
 
 if sys.version_info >= (3, 11):
@@ -136,22 +137,22 @@ def _resolve(
         what = f"a list of {LISTS[key]}" if key in LISTS else "a string"
         what = "a path or a list of paths" if key == "yaml" else what
         if key not in KEYS:
-            message = f"unknown key '{key}' in [tool.mlxgen]{did_you_mean(key, KEYS)}"
-            reader.error("MG703", message, key, f"use one of {', '.join(KEYS)}", part="key")
+            near, known = did_you_mean(key, KEYS), ", ".join(KEYS)
+            reader.error("unknown_setting", key, part="key", near=near, known=known)
         elif not _fits(key, value):
-            reader.error("MG704", f"'{key}' must be {what} and not empty, not {value!r}", key)
+            reader.error("wrong_setting", key, what=what, value=value)
     given = {key: value for key, value in table.items() if _fits(key, value)}
     name = given.get("name", re.sub(r"[-.]", "_", str(project.get("name", ""))))
     namespace = given.get("namespace", name)
     if not reader.failed and not _is_package(name):
-        reader.error("MG705", f"'{name}' cannot be the name of a package", "name")
+        reader.error("no_package_name", "name", name=name)
     elif not reader.failed and not _is_namespace(namespace):
-        reader.error("MG705", f"'{namespace}' cannot be a C++ namespace", "namespace")
+        reader.error("no_namespace", "namespace", name=namespace)
 
     def path(key: str, text: str) -> Path:
         found = Path(os.path.realpath(root / text.replace("\0", "/")))
         if Path(text).is_absolute() or "\0" in text or not found.is_relative_to(root):
-            reader.error("MG708", f"'{key}' must be a path inside the project", key)
+            reader.error("path_outside", key)
         return found
 
     def files(texts: str | list[str]) -> Iterator[Path]:
@@ -165,12 +166,10 @@ def _resolve(
     uses = [Use(text, reader.place("uses")) for text in dict.fromkeys(given.get("uses", ()))]
     for used in uses:
         if not _is_package(used.name) or used.name == name:
-            message = f"'{used.name}' cannot be used: it is not the name of another package"
-            reader.error("MG705", message, "uses")
+            reader.error("no_other_package", "uses", name=used.name)
     version = project.get("version", "0")
     if not isinstance(version, str) or not _OWN_VERSION.fullmatch(version):
-        message = f"'version' must be a version such as 1.0.2, not {version!r}"
-        reader.error("MG704", message, "version", table="project")
+        reader.error("no_version", "version", table="project", version=version)
     named = {key: given.get(key, PATHS[key].format(name=name)) for key in PATHS}
     first, *more = files(named.pop("yaml"))
     if yaml is not None and Path(os.path.realpath(yaml)) not in (first, *more):
@@ -197,18 +196,15 @@ def _resolve(
     for i, file in enumerate(settings.files if yaml is None or more else ()):
         shown = settings.relative(file)
         if file in settings.files[:i]:
-            reader.error("MG704", f"'yaml' lists the file '{shown}' twice", "yaml")
+            reader.error("file_twice", "yaml", file=shown)
         elif not os.path.isfile(file):
-            message = f"the file of operators '{shown}' does not exist"
-            unmatched = f"'yaml' has the pattern '{shown}', which matches no file"
-            reader.error("MG706", unmatched if _PATTERN.search(shown) else message, "yaml")
+            wrong = "unmatched_pattern" if _PATTERN.search(shown) else "no_file"
+            reader.error(wrong, "yaml", file=shown)
     if not os.path.isfile(settings.python / "__init__.py"):
-        message = f"the package '{settings.relative(settings.python)}' has no __init__.py"
-        help = f"add the file with one line: from {name}._load import *"
-        reader.error("MG706", message, "python", help)
+        folder = settings.relative(settings.python)
+        reader.error("no_init", "python", folder=folder, name=name)
     elif settings.python.name != name:
-        message = f"the package's folder must have the name '{name}', as specified by 'name'"
-        reader.error("MG707", message, "python")
+        reader.error("folder_of_other_name", "python", name=name)
     return None if reader.failed else settings
 
 
@@ -216,13 +212,12 @@ def _languages(listed: Sequence[str], reader: _Reader) -> tuple[str, ...]:
     """Return the languages of a package with those that their interfaces need."""
     for name in dict.fromkeys(name for name in listed if not languages.exists(name)):
         known = languages.names()
-        message = f"unknown language '{name}'{did_you_mean(name, known)}"
-        reader.error("MG713", message, "languages", f"use {' or '.join(known)}")
+        about = {"name": name, "known": " or ".join(known)}
+        reader.error("unknown_language", "languages", near=did_you_mean(name, known), **about)
     try:
         return languages.with_required(filter(languages.exists, listed))
     except languages.LanguageError as error:
-        help = "install the plug-in of this language again, or remove the language"
-        reader.error("MG713", str(error), "languages", help)
+        reader.error("language_error", "languages", error=error)
         return ()
 
 
@@ -254,8 +249,7 @@ def _releases(
     key, table = ("dependencies", "project") if listed is None else ("mlx", "tool.mlxgen")
     for release in releases:
         if numbers(release) < numbers(OLDEST_MLX):
-            message = f"mlxgen needs MLX {OLDEST_MLX} or newer, not {release}"
-            reader.error("MG709", message, key, None, table=table)
+            reader.error("old_release", key, table=table, oldest=OLDEST_MLX, release=release)
     return tuple(sorted(releases, key=numbers, reverse=True))
 
 
@@ -265,12 +259,7 @@ def _pinned(project: dict[str, Any], reader: _Reader) -> set[str]:
     found = [_EXACT.fullmatch(spec) for spec in specs]
     pins = {match[1] for match in found if match}
     if None in found or len(pins) > 1:
-        help = (
-            'the C++ interface of MLX changes between patch releases; write "mlx==X.Y.Z", or list '
-            "the releases to build for as `mlx` in [tool.mlxgen]"
-        )
-        message = "the dependency on mlx must name one exact release"
-        reader.error("MG709", message, "dependencies", help, table="project")
+        reader.error("no_exact_release", "dependencies", table="project")
         return set()
     return pins
 
@@ -279,16 +268,14 @@ def _listed(listed: list[str], project: dict[str, Any], reader: _Reader) -> set[
     """Return the releases that the setting ``mlx`` lists, all of which MLX's dependency allows."""
     for release in listed:
         if not _RELEASE.fullmatch(release):
-            reader.error("MG709", f"'{release}' is not a release of MLX such as 0.32.4", "mlx")
+            reader.error("no_release", "mlx", release=release)
             return set()
     extras = reader.table(project, "optional-dependencies")
     requirements = [project.get("dependencies", []), *extras.values()]
     for text, spec in (found for each in requirements for found in _mlx_specs(each)):
         for release in listed:
             if not _allows(spec, release):
-                message = f"the dependency '{text}' excludes MLX {release}, which `mlx` lists"
-                help = "widen the dependency, or remove the release from the list"
-                reader.error("MG709", message, "mlx", help)
+                reader.error("excluded_release", "mlx", dependency=text, release=release)
                 return set()
     return set(listed)
 
@@ -361,8 +348,7 @@ class _Reader:
             self.text = Text(_FILE, path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it must be UTF-8"
-            help = "change to the project's folder, or pass it with --project, or pass a YAML file"
-            self.error("MG701", f"cannot read {path}: {reason}", "", help)
+            self.error("unreadable_settings", "", path=path, reason=reason)
             return None
         self.diagnostics.add_source(_FILE, self.text.text)
         try:
@@ -371,10 +357,9 @@ class _Reader:
             message, _, place = str(error).partition(" (at ")
             line, column = re.findall(r"\d+", place) or (len(self.text.lines), 1)
             span = Span(_FILE, int(line), int(column), int(line), int(column) + 1)
-            self.diagnostics.error("MG702", message, span)
+            self.diagnostics.error(MESSAGES("not_toml", message=message), span)
         except RecursionError:
-            message = "the file is nested too deeply"
-            self.diagnostics.error("MG702", message, Span(_FILE, 1, 1, 1, 1))
+            self.diagnostics.error(MESSAGES("deep_toml"), Span(_FILE, 1, 1, 1, 1))
         return None
 
     def table(self, parent: dict[str, Any], key: str, table: str = "") -> dict[str, Any]:
@@ -383,22 +368,15 @@ class _Reader:
         found = parent.get(key, {})
         if isinstance(found, dict):
             return found
-        message = f"'{key}' must be a table, not {found!r}"
-        self.error("MG704", message, key, f"write the settings below a line [{inside}{key}]", table)
+        self.error("no_table", key, table=table, inside=inside, value=found)
         return {}
 
     def error(
-        self,
-        code: str,
-        message: str,
-        key: str,
-        help: str | None = None,
-        table: str = "tool.mlxgen",
-        part: str = "value",
+        self, wrong: str, key: str, table: str = "tool.mlxgen", part: str = "value", **about: Any
     ) -> None:
-        """Report at a place."""
+        """Report a message of messages.yaml at a key or its value; the key is a parameter."""
         self.failed = True
-        self.diagnostics.error(code, message, self.place(key, table, part), help=help)
+        self.diagnostics.error(MESSAGES(wrong, key=key, **about), self.place(key, table, part))
 
     def place(self, key: str, table: str = "tool.mlxgen", part: str = "value") -> Span:
         """Return the location of a key or its value.

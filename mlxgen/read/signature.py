@@ -12,7 +12,9 @@ from itertools import takewhile
 from typing import Literal
 
 from ..diagnostics import Guess
+from ..diagnostics.messages import Rendered
 from ..model.signature import Arg, Default, Kind, Output, Signature, Type, split, with_article
+from . import MESSAGES
 from .literals import default_of, default_problem
 from .names import PACKAGES, RESERVED, better, clash, overload
 from .types import ARRAY, ARRAYS, CPP, NAMESPACE, PYTHON, TORCH, TYPE_WORDS, Bad, Report, Types
@@ -324,30 +326,30 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
     Names, defaults, keyword-only marks and names of outputs come from the Python signature, widths
     of numbers from the C++ signature. Offsets refer to the Python signature.
     """
-    wrong: list[tuple[str, tuple[int, int]]] = []
+    wrong: list[tuple[Rendered, tuple[int, int]]] = []
     args = []
     for theirs, ours in zip(cpp.declared, python.declared, strict=False):
         type = _combined(theirs.type, ours.type)
         default = Default(ours.default.value, type) if ours.default and type else None
         args.append(ours._replace(type=type or ours.type, default=default))
         if cpp.named_args and theirs.name != ours.name:
-            wrong.append((f"'{ours.name}' has the name '{theirs.name}' there", ours.offset))
+            other_name = MESSAGES("other_name", name=ours.name, theirs=theirs.name)
+            wrong.append((other_name, ours.offset))
         elif type is None:
-            types = f"{with_article(theirs.type)} there, but {with_article(ours.type)} here"
-            wrong.append((f"'{ours.name}' is {types}", ours.offset))
+            types = {"theirs": with_article(theirs.type), "ours": with_article(ours.type)}
+            wrong.append((MESSAGES("other_type", name=ours.name, **types), ours.offset))
         elif default and theirs.default and default != Default(theirs.default.value, type):
-            value = theirs.default.cpp
-            wrong.append((f"the default of '{ours.name}' is {value} there", ours.offset))
+            other_default = MESSAGES("other_default", name=ours.name, theirs=theirs.default.cpp)
+            wrong.append((other_default, ours.offset))
     last = python.args[-1].offset if python.args else (0, 1)
-    counted = len(cpp.declared), len(python.declared)
-    if counted[0] != counted[1]:
-        counts = f"the number of arguments is {counted[0]} there, but {counted[1]} here"
-        wrong.append((counts, last))
+    counts = {"theirs": len(cpp.declared), "ours": len(python.declared)}
+    if counts["theirs"] != counts["ours"]:
+        wrong.append((MESSAGES("other_count", **counts), last))
     if [o.type.kind for o in cpp.outputs] != [o.type.kind for o in python.outputs]:
-        results = f"it returns {cpp.cpp_result} there, but {python.python_result} here"
-        wrong.append((results, last))
-    for message, offset in wrong:
-        report("MG218", f"the signature differs from cpp_signature: {message}", *offset, None)
+        results = {"theirs": cpp.cpp_result, "ours": python.python_result}
+        wrong.append((MESSAGES("other_outputs", **results), last))
+    for said, offset in wrong:
+        report(said.code, said.text, *offset, said.help)
     args_of_op = split(args, (output.name for output in python.outputs))
     return None if wrong else python._replace(args=args_of_op, name=python.name or cpp.name)
 

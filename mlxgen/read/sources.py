@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from pathlib import Path
 
-from ..diagnostics import Diagnostics, Related, install
+from ..diagnostics import Diagnostics, Span, install
+from . import MESSAGES
 from .cpp import Function, Reader, Unit, find_function
 from .embed import embed_metal
 from .preprocess import OWN_INCLUDES, SourceError, Texts, read_text
@@ -127,13 +128,13 @@ class Sources:
             for _, _, f in self.cpp.named(name)
         )
 
-    def unread_places(self, name: str) -> list[Related]:
+    def unread_places(self, name: str) -> list[Span]:
         """Return the unparsed places in files that contain a name."""
-        found: dict[Related, None] = {}
+        found: dict[Span, None] = {}
         for unit in (*self.cpp.units.values(), *self.metal.units.values()):
             for file in unit.files:
                 if file.unread and last_name(name) in file.source.original:
-                    found[Related("this could not be parsed", file.unread)] = None
+                    found[file.unread] = None
         return list(found)
 
     @property
@@ -191,13 +192,14 @@ class Sources:
 
     def _report(self, error: SourceError) -> None:
         self.unread = True
-        message, help = error.message, error.help
         if error.missing.startswith("mlx/") and self.mlx_include is None:
             if self._told:
                 return  # the other files have the same problem
             self._told = True
-            message, help = f"{message}: MLX is not installed for {sys.executable}", install.mlx()
-        self.diags.error("MG501", message, error.span, help=help, related=error.related)
+            about = {"message": error.message, "python": sys.executable, "install": install.mlx()}
+            self.diags.error(MESSAGES("no_MLX", **about), error.span)
+            return
+        self.diags.error(error.said, error.span, related=error.related)
 
 
 def last_name(name: str) -> str:

@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 from typing import NamedTuple
 
 from ..diagnostics import Guess, Help, did_you_mean
-from ..diagnostics.messages import messages
 from ..model.kinds import KINDS
 from ..model.signature import Kind, Type, quoted
+from . import MESSAGES
 from .literals import string_of
 from .names import clash
 
@@ -100,7 +99,6 @@ _OPEN = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _CLOSE = frozenset(_OPEN.values())
 _LIMIT, _DEEPEST = 10_000, 50
 _RESULTS = ("array", "Tensor", "void", "std::pair", "std::tuple", "std::vector")
-_MESSAGES = Path(__file__).with_name("messages.yaml")
 
 
 # The types of words in any spelling, of which another one may lack the word.
@@ -183,9 +181,9 @@ class Tokens:
         signature.
         """
         self.failed = True
-        code, message, help = messages(_MESSAGES)[mistake].filled(keys, parts)
+        said = MESSAGES(mistake, *keys, **parts)
         start, end = self.since(at) if isinstance(at, int) else at
-        self.report(code, message, start, end, help)
+        self.report(said.code, said.text, start, end, said.help)
         return Bad()
 
     def unexpected(self, wanted: str) -> Bad:

@@ -11,6 +11,7 @@ from ..diagnostics import Diagnostics
 from ..model.op import dotted_names
 from ..model.signature import Arg, Default, Output, Signature, Type, split
 from ..model.used import SCHEMA, UsedOperator
+from . import MESSAGES
 from .packages import Found, find, missing
 from .settings import Settings
 
@@ -30,13 +31,7 @@ def packages(settings: Settings, diags: Diagnostics) -> dict[str, list[UsedOpera
         try:
             operators |= _read(found, stat.st_mtime_ns, stat.st_size)
         except (ValidationError, OSError):
-            diags.error(
-                "MG710",
-                f"the installed package {use.name} was built by another mlxgen, whose ops.json "
-                "does not describe what formulas need",
-                use.span,
-                help=f"build {use.name} again, with this mlxgen",
-            )
+            diags.error(MESSAGES("package_of_other_mlxgen", package=use.name), use.span)
             return None
     return operators
 

@@ -11,7 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..diagnostics import Advice, Diagnostics, Help, did_you_mean
+from ..diagnostics import Diagnostics, did_you_mean
+from ..diagnostics.messages import Rendered
+from . import MESSAGES
 from .keys import ArraySample, Check, GradFunction, KernelEntry, Model, OpEntry, TemplateEntry
 from .yaml import TYPED_KEYS, Entry, KeyPath
 
@@ -70,10 +72,9 @@ def validate(
         left_out.add(".".join(map(str, path)) if unknown else str(path[0]))
         value = _at(data, path)
         if value is not None or path[0] in TYPED_KEYS:  # else the parser of the file reported it
-            code, message, help = _explain(path, wrong, value, _at(data, path[:-1]))
+            said = _explain(path, wrong, value, _at(data, path[:-1]))
             place = path[:-1] if "missing" in wrong else path
-            span = entry.span(place, key=code in ("MG101", "MG104"))
-            diags.error(code, message, span, help=help, op=op)
+            diags.error(said, entry.span(place, key=said.code in ("MG101", "MG104")), op=op)
     meant = {
         path: did_you_mean(str(path[-1]), _keys_at(path)).word or ""
         for path, wrong in found.items()
@@ -166,59 +167,55 @@ def _keys_at(path: KeyPath) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _explain(path: KeyPath, wrong: _Wrong, value: Any, beside: Any) -> tuple[str, str, Help]:
-    """Return code, message and help for the errors of a value next to other keys or items."""
-    advice: Help = None
+def _explain(path: KeyPath, wrong: _Wrong, value: Any, beside: Any) -> Rendered:
+    """Return the message for the errors of a value next to other keys or items."""
     last, where = str(path[-1]), _where(path)
     is_item = isinstance(path[-1], int)
     if "missing" in wrong:
-        help = f"add `{last}: {_NEEDED.get(last, '...')}`"
-        return "MG103", f"{_where(path[:-1])} needs a key '{last}'", help
+        example = _NEEDED.get(last, "...")
+        return MESSAGES("missing_key", where=_where(path[:-1]), key=last, example=example)
     if "extra_forbidden" in wrong:
         known = _keys_at(path)
-        near = did_you_mean(last, [key for key in known if key not in beside])
-        listed = f"use one of the keys {', '.join(known)}"
-        advice = near.advice(f"write `{near.word}`" if near else listed)
-        return "MG101", f"unknown key '{last}'{near}", advice
+        guess = did_you_mean(last, [key for key in known if key not in beside])
+        help = "near" if guess else ""
+        return MESSAGES("unknown_key", help, key=last, guess=guess, known=", ".join(known))
     if "string_too_short" in wrong:
-        return "MG106", f"{where} is empty", "add a value, or remove the key"
+        return MESSAGES("empty_value", where=where)
     if "too_short" in wrong:
-        return "MG106", f"{where} must have at least one item", "add an item, or remove the key"
+        return MESSAGES("no_items", where=where)
     if "too_long" in wrong:
-        most = wrong["too_long"]["ctx"]["max_length"]
-        return "MG106", f"{where} must have at most {most} items", f"keep {most} of them"
+        return MESSAGES("too_many_items", where=where, most=wrong["too_long"]["ctx"]["max_length"])
+    what = _what(value)
     if literal := wrong.get("literal_error"):
         words = re.findall(r"'(.*?)'", literal["ctx"]["expected"])
+        listed = ", ".join(words)
         if literal["loc"][-1] == "[key]":
-            near = did_you_mean(last, words)
-            advice = near.advice(f"use one of the backends {', '.join(words)}")
-            return "MG104", f"unknown backend '{last}'{near}", advice
-        message = f"{where} cannot {'contain' if is_item else 'be'} {_what(value)}"
-        help = f"write {'one of ' if len(words) > 1 else ''}{', '.join(words)}"
-        if "dict_type" in wrong:
-            help += ", or a mapping of arguments to formulas"
+            guess = did_you_mean(last, words)
+            return MESSAGES("unknown_backend", name=last, guess=guess, known=listed)
+        help = "mapping" if "dict_type" in wrong else ""
+        about = {"where": where, "verb": "contain" if is_item else "be", "what": what}
+        about["known"] = f"one of {listed}" if len(words) > 1 else listed
         if isinstance(value, str):
-            near = did_you_mean(value, words)
-            return "MG105", f"{message}{near}", near.advice(help)
-        return "MG102", message, help
+            return MESSAGES("unknown_word", help, guess=did_you_mean(value, words), **about)
+        return MESSAGES("no_word", help, **about)
     kinds = list(dict.fromkeys(kind for name, kind in _KINDS.items() if name in wrong))
     if "float_type" in wrong:
         kinds.remove("an integer")
+    help, form = "", ""
     if last == "deprecated":
-        advice = "name the replacement"
+        help = last
     elif path[0] == "axes" and isinstance(value, list) and len(path) == 2:
-        axes = " ".join(map(str, value)) or "()"
-        advice = Advice(f"write {axes}", axes)
+        help, form = "replace", " ".join(map(str, value)) or "()"
     elif isinstance(value, list) and path[0] in _FORMULAS:
-        advice = "quote a formula that begins with a bracket"
+        help = "formula"
     elif path[0] in _FORMS and len(path) - is_item == 1:
-        advice = f"write {_FORMS[path[0]]}"
+        help, form = "form", _FORMS[path[0]]
     elif kinds == ["a list"] and str(value)[:1] == "(":
-        advice = "write a list in [ and ]"
+        help = "parentheses"
     elif kinds == ["a list"] and re.fullmatch(r"(?!true|false)[\w., -]+", str(value)):
-        advice = None if last in _MODELS else Advice(f"write [{value}]", f"[{value}]")
-    message = f"{'each item of ' * is_item}{where} must be {' or '.join(kinds)}"
-    return "MG102", f"{message}, not {_what(value)}", advice
+        help, form = "" if last in _MODELS else "replace", f"[{value}]"
+    where = f"{'each item of ' * is_item}{where}"
+    return MESSAGES("wrong_type", help, where=where, kinds=" or ".join(kinds), what=what, form=form)
 
 
 def _where(path: KeyPath) -> str:

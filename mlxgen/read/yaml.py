@@ -21,8 +21,9 @@ from typing import Any
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from ..diagnostics import Advice, Diagnostics, Help, Related, Span, Text, TooMany
-from .compose import DEEP, MANY, MAX_DEPTH, MAX_VALUES, Limit, YamlText, compose
+from ..diagnostics import Advice, Diagnostics, Help, Span, Text, TooMany
+from . import MESSAGES
+from .compose import MAX_DEPTH, MAX_VALUES, Limit, YamlText, compose
 from .names import overload
 from .places import extent, in_flow, places
 from .settings import MAX_BYTES
@@ -55,21 +56,21 @@ _PLACED = 100_000  # the longest scalar whose characters are located
 
 def read_text(path: str | Path, diags: Diagnostics) -> str | None:
     """Read a file; return None if it is unreadable, too large or not UTF-8, which is reported."""
-    shown, start = Text(str(path), ""), 0
+    shown, start, what = Text(str(path), ""), 0, ""
     try:
         with open(path, "rb") as source:
             raw = source.read(MAX_BYTES + 1)
         if len(raw) <= MAX_BYTES:
             return raw.decode()
-        code, message = "MG015", f"the file is larger than {MAX_BYTES // 10**6} MB"
+        wrong, what = "large_file", f"{MAX_BYTES // 10**6} MB"
     except OSError as error:
-        code, message = "MG007", f"cannot read the file: {error.strerror or error}"
+        wrong, what = "unreadable_file", error.strerror or str(error)
     except UnicodeDecodeError as error:
         shown.text = error.object.decode(errors="replace")
-        code, message = "MG007", "the file must be encoded in UTF-8"
+        wrong = "not_UTF-8"
         start = len(error.object[: error.start].decode())
     diags.add_source(shown.path, shown.text)
-    diags.error(code, message, shown.at(start, start + bool(shown.text)))
+    diags.error(MESSAGES(wrong, what=what), shown.at(start, start + bool(shown.text)))
     return None
 
 
@@ -107,9 +108,7 @@ class Document(YamlText):
                 what = (
                     "a list" if isinstance(node, SequenceNode) else f"the value {node.value!r:.60}"
                 )
-                message = f"an entry must be a mapping, not {what}"
-                help = "write '- name: ...', and the other keys below 'name' with its indentation"
-                document.lacks("MG006", message, *extent(text, node), help=help)
+                document.lacks("no_mapping", *extent(text, node), what=what)
         return document
 
     @property
@@ -304,9 +303,9 @@ def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:
     sizes: dict[Node, tuple[int, int]] = {}  # number of values, depth
     merged = 0  # values
 
-    def require(holds: bool, node: Node, code: str, message: str) -> None:
+    def require(holds: bool, node: Node, wrong: str) -> None:
         if not holds:
-            raise Limit(code, message, *extent(document.text, node))
+            raise Limit(wrong, *extent(document.text, node))
 
     def size(node: Node) -> tuple[int, int]:
         nonlocal merged
@@ -320,23 +319,23 @@ def _expanded(document: Document, nodes: list[Node]) -> Iterator[Node]:
                 before = len(node.value)
                 for source in _merge(node):
                     is_mapping = isinstance(source, MappingNode)
-                    require(is_mapping, source, "MG014", "'<<' can only merge mappings")
+                    require(is_mapping, source, "merged_value")
                 merged += 2 * max(len(node.value) - before, 0)
-                require(merged <= MAX_VALUES, node, "MG015", many)
+                require(merged <= MAX_VALUES, node, "many_expanded")
             found = [(0, 0), *(size(child) for child in _children(node))]
             values, depth = 1 + sum(n for n, _ in found), 1 + max(deep for _, deep in found)
             sizes[node] = values, depth
-            require(depth <= MAX_DEPTH, node, "MG008", DEEP)
-            require(values <= MAX_VALUES, node, "MG015", many)
-        require(sizes[node][0] > 0, node, "MG008", "an alias cannot be inside its own anchor")
+            require(depth <= MAX_DEPTH, node, "deep_value")
+            require(values <= MAX_VALUES, node, "many_expanded")
+        require(sizes[node][0] > 0, node, "alias_in_anchor")
         return sizes[node]
 
-    total, many = 0, f"{MANY} after expanding its aliases"
+    total = 0
     said = set[object]()
     for node in nodes:
         try:
             total += size(node)[0]
-            require(total <= MAX_VALUES, node, "MG015", many)
+            require(total <= MAX_VALUES, node, "many_expanded")
             yield node
         except Limit as error:
             if error.args not in said:
@@ -383,8 +382,7 @@ class _Reader:
     def value(self, node: Node, typed: bool) -> Any:
         """Return the plain data of a node; None is YAML's null."""
         if node.tag not in _STANDARD_TAGS:
-            tag = node.tag.replace(_TAG, "!!")
-            self.error("MG009", f"the tag '{tag}' is not supported", node, "remove the tag")
+            self.error("tag", node, tag=node.tag.replace(_TAG, "!!"))
             return None
         if isinstance(node, ScalarNode):
             if node.tag == _STR and not typed:
@@ -411,10 +409,8 @@ class _Reader:
             key = text[slice(*extent(text, key_node))] if odd else key_node.value
             if key in data:
                 first = next(other for other, _ in node.value if other.value == key)
-                related = [
-                    Related("it is first given here", self.document.at(*extent(text, first)))
-                ]
-                self.error("MG003", f"the key '{key}' is given twice", key_node, related=related)
+                related = [self.document.at(*extent(text, first))]
+                self.error("key_twice", key_node, key=key, related=related)
                 if top:
                     data[key] = None  # neither value is certain
                 continue
@@ -422,9 +418,9 @@ class _Reader:
                 self.key = key
                 typed = key in TYPED_KEYS
             if key_node.tag == _BOOL and not top:
-                self.boolean(key_node, f"YAML reads the key `{key}` as a boolean")
+                self.boolean("boolean_key", key_node)
             elif key_node.tag != _STR and not (in_braces and value_node.tag == _NULL):
-                self.error("MG011", "a key must be a string", key_node)
+                self.error("key_not_string", key_node)
                 continue
             value = self.value(value_node, typed)
             is_missing = value is None and (top or not typed)
@@ -443,8 +439,7 @@ class _Reader:
             if typed:
                 return text.lower() in ("true", "yes", "on")
             if text.lower() not in ("true", "false") and self.key not in _WORD_KEYS:
-                message = f"YAML reads `{text}` as a boolean, but a string is required here"
-                self.boolean(node, message)
+                self.boolean("boolean", node)
         elif typed and _NUMBER.fullmatch(text):
             try:
                 return int(text, 0)
@@ -452,22 +447,22 @@ class _Reader:
                 return float(re.sub(r"\.(?=[in])", "", text.lower()))
         return text
 
-    def boolean(self, node: Node, message: str) -> None:
-        quoted = f'"{node.value}"'
-        self.error("MG010", message, node, Advice(f"quote it: {quoted}", quoted))
+    def boolean(self, wrong: str, node: Node) -> None:
+        self.error(wrong, node, text=node.value)
 
     def no_value(self, node: Node, what: str, in_braces: bool = False) -> None:
         if node.tag not in _STANDARD_TAGS:
             return  # reported elsewhere
-        help = "add a value, or remove it"
+        key, name = "grad" if self.key == "grad" else "", ""
         if in_braces and (glued := re.search(r"(\w+)[:=]", what)):
-            help = f"write '{glued[1]}: ...', with a space after the colon"
+            key, name = "glued", glued[1]
         elif in_braces and not node.value:
-            help = "quote a value that contains commas or braces"
-        elif self.key == "grad":
-            help = "write 'none' if no gradient exists, 'zero' if it is zero"
-        self.error("MG012", f"{what} has no value", node, help)
+            key = "comma"
+        self.error("no_value", node, key, what=what, name=name)
 
-    def error(self, code: str, message: str, node: Node, help: Help = None, **more: Any) -> None:
+    def error(
+        self, wrong: str, node: Node, *keys: str, related: Sequence[Span] = (), **about: object
+    ) -> None:
         span = self.document.at(*extent(self.document.text, node))
-        self.document.diags.error(code, message, span, help=help, op=self.entry.name, **more)
+        said = MESSAGES(wrong, *keys, **about)
+        self.document.diags.error(said, span, op=self.entry.name, related=related)

@@ -18,14 +18,14 @@ from ..model.op import Form, Op, metal_stem
 from ..model.used import SCHEMA
 from .cpp import FILTERS, View, raw_string
 from .format import formatted
-from .python import check_samples, docstring, op_dict, python_def
+from .python import check_samples, docstring_item, op_dict, python_def
 from .reference import InPlace, Reference, inplace, markdown
 from .templates import Templates
 
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")
 TEMPLATES = Templates(
     Path(__file__).parent / "templates",
-    {**FILTERS, "markdown": markdown},
+    {**FILTERS, "markdown": markdown, "docstring_item": docstring_item},
     MACROS,
     floating=FLOATING,
 )
@@ -99,9 +99,11 @@ def pieces(op: Op, package: Package) -> Pieces:
     """Render the output of an operator."""
     view = View(op)
     kernel = op.forward.kernel("metal")
+    declarations = dict[str, str]()
+    page = Reference(op, package, declarations)
     texts: dict[str, Any] = {
         "python_def": python_def(op),
-        "docstring": docstring(op),
+        "docstring": docstring(page, package),
     }
     variant = inplace(op)
     facts = op_dict(op)
@@ -114,11 +116,9 @@ def pieces(op: Op, package: Package) -> Pieces:
     def stub(path: str, variant: InPlace | None = None) -> str:
         return _render("stub.pyi.j2", package, op=view, path=path, inplace=variant, **texts)
 
-    declarations: dict[str, str] = {}
     languages: dict[str, Any] = {}
     for name in () if op.entry.internal else package.languages:
         declarations[name], languages[name] = language(name).renderer.piece(op, package)
-    page = Reference(op, package.namespace, declarations)
     summary, usage, details = _blocks("reference.md.j2", package, op=page)
     return Pieces(
         name=op.name,
@@ -155,6 +155,11 @@ def pieces(op: Op, package: Package) -> Pieces:
         checks=[repr(sample) for sample in check_samples(op)],
         json=_to_json(facts)[1:-1],
     )
+
+
+def docstring(page: Reference, package: Package) -> str:
+    """Render the docstring of an op."""
+    return _render("docstring.j2", package, op=page).strip()
 
 
 def _source_template(op: Op) -> str:
@@ -194,7 +199,7 @@ def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
     if name == "stub":
         return f"def {op.python_name}{python_def(op)}: ...\n"
     if name == "doc":
-        return docstring(op) + "\n"
+        return docstring(Reference(op, package, {}), package) + "\n"
     if name == "json":
         return json.dumps(op_dict(op), indent=1, ensure_ascii=False) + "\n"
     if name == "metal":

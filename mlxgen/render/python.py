@@ -10,7 +10,7 @@ from typing import Any
 
 from ..model.op import Form, GradKind, Op
 from ..model.signature import Type
-from .reference import DocumentedArgument, arguments, python_args, results
+from .reference import python_args
 
 
 def python_def(op: Op) -> str:
@@ -18,40 +18,8 @@ def python_def(op: Op) -> str:
     return f"({', '.join(python_args(op))}) -> {op.signature.python_result}"
 
 
-def docstring(op: Op) -> str:
-    """Return the docstring in MLX's style."""
-    entry = op.entry
-    parts = [(entry.doc or f"{op.python_name}.").strip()]
-    if entry.deprecated:
-        parts.append(f"Deprecated: {entry.deprecated}")
-    if args := [_item(_argument(argument)) for argument in arguments(op)]:
-        parts.append("Args:\n" + "\n".join(args))
-    result, returns = op.signature.python_result, results(op)
-    if isinstance(entry.returns, dict):
-        lines = [f"{r.name}{_of_shape(r.shape)}: {r.text}".rstrip() for r in returns]
-        parts.append("Returns:\n" + _item(f"{result}: " + "; ".join(lines)))
-    elif op.single:
-        one = f"{result}{_of_shape(returns[0].shape)}: {returns[0].text}"
-        parts.append("Returns:\n" + _item(one))
-    else:
-        parts.append("Returns:\n" + _item(f"{result}: {entry.returns or 'The outputs.'}"))
-    return "\n\n".join(parts)
-
-
-def _argument(argument: DocumentedArgument) -> str:
-    optional = ", optional" if argument.optional else ""
-    text = argument.text
-    if argument.default:
-        text = f"{text} Default: ``{argument.default}``.".strip()
-    head = f"{argument.name} ({argument.type}{_of_shape(argument.shape)}{optional})"
-    return f"{head}: {text}".rstrip()
-
-
-def _of_shape(shape: str) -> str:
-    return f" of shape {shape}" if shape else ""
-
-
-def _item(text: str) -> str:
+def docstring_item(text: str) -> str:
+    """Return an item of a docstring's section, indented and wrapped."""
     if len(text) <= 84 and "\n" not in text and "  " not in text and "\t" not in text:
         return "    " + text.strip()
     return textwrap.fill(

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..model.dtypes import ACCUMULATOR
-from ..model.op import GROUP, DtypeRule, Form, Op, shown_axes
+from ..model.dtypes import ACCUMULATOR, DTYPES
+from ..model.languages import Package
+from ..model.op import Form, GradKind, Integers, Op, shown_axes
 from ..model.signature import Arg, Kind
 from .cpp import View, mode_text
+from .example import example
 
 BACKENDS = {"cpu": "CPU", "gpu": "GPU", "metal": "Metal"}
+
+
+# Facts about an array: words and code, such as " of shape " and "(B, T)".
+Facts = Sequence[tuple[str, str]]
+
+SUMS = "float32, or float64 if another argument is float64"
+INTEGERS = {Integers.FLOAT32: "integers become float32", Integers.ERROR: "integers are errors"}
 
 
 class DocumentedArgument(NamedTuple):
@@ -26,6 +35,7 @@ class DocumentedArgument(NamedTuple):
     type: str  # in Python; "array" or "list(array)" for arrays
     is_array: bool
     shape: str  # such as "(B, T)"; empty if the entry names no axes
+    facts: Facts
     optional: bool
     default: str  # in Python; empty without one, and for None
     text: str
@@ -44,11 +54,13 @@ def documented(op: Op, arg: Arg) -> DocumentedArgument:
     of_arrays = type.is_array and not type.is_union
     text = mode_text(arg) or ("Input array." if of_arrays else "")
     text = "Input array, or one of these strings." if type.is_union else text
+    shape, any_shape = _shape(op, arg.name), op.broadcasts and type.is_array
     return DocumentedArgument(
         name=arg.name,
         type=array if of_arrays else type.python,
         is_array=of_arrays,
-        shape=_shape(op, arg.name),
+        shape=shape,
+        facts=[(" of shape ", shape)] if shape else [(" of any shape", "")] * any_shape,
         optional=default is not None or type.optional or type.variadic,
         default=default.python if default is not None and given else "",
         text=op.entry.args.get(arg.name, text),
@@ -61,6 +73,7 @@ class DocumentedResult(NamedTuple):
     name: str
     type: str
     shape: str
+    facts: Facts
     text: str
 
 
@@ -72,8 +85,10 @@ def results(op: Op) -> list[DocumentedResult]:
     else:
         each = {op.outputs[0].name: returns or "The output array."} if op.single else {}
     return [
-        DocumentedResult(o.name, o.type.python, _shape(op, o.name), each.get(o.name, ""))
-        for o in op.outputs
+        DocumentedResult(
+            *(o.name, o.type.python, _shape(op, o.name), [*_facts(op, i)], each.get(o.name, ""))
+        )
+        for i, o in enumerate(op.outputs)
     ]
 
 
@@ -81,13 +96,74 @@ def _shape(op: Op, name: str) -> str:
     return shown_axes(op.axes[name]) if name in op.axes else ""
 
 
+def _facts(op: Op, i: int) -> Iterator[tuple[str, str]]:
+    """Yield the shape and the dtype of a result, as far as they are known."""
+    arrays, group, rules = op.arguments.arrays, op.arguments.group, op.output_rules
+    shape, dtype = (of[i] if of else None for of in (rules.shapes, rules.dtypes))
+    if text := _shape(op, op.outputs[i].name) or (shape.text if shape is not None else ""):
+        yield " of shape ", text
+    elif op.broadcasts:
+        several = len(arrays) > 1
+        yield (" of the common shape", "") if several else (" of the shape of ", arrays[0].name)
+    facts = op.forward.expr.facts if op.forward.expr is not None else ()
+    if dtype is not None:
+        yield (
+            (f", of dtype {SUMS}", "") if dtype.text == ACCUMULATOR else (", of dtype ", dtype.text)
+        )
+    elif op.has_primitive and group is not None:
+        several = len(group.params) > 1
+        yield (", of the promoted dtype", "") if several else (", of the dtype of ", arrays[0].name)
+    elif i < len(facts) and facts[i].dtype in DTYPES:
+        yield ", of dtype ", facts[i].dtype
+
+
+class DocumentedDtypes(NamedTuple):
+    """The dtypes of arguments; those of one item are promoted together, or not promoted."""
+
+    names: list[str]
+    dtypes: Sequence[str]  # empty if the text describes them
+    text: str
+
+
+def argument_dtypes(op: Op) -> list[DocumentedDtypes]:
+    """Return the dtypes of an operator's arrays."""
+    found: dict[tuple[object, ...], DocumentedDtypes] = {}
+    rules = {p.name: rule for rule in op.dtype_rules for p in rule.params}
+    for p in op.arguments.arrays:
+        rule, group, dtypes = rules.get(p.name), "", tuple[str, ...]()
+        text = SUMS if p.dtype == ACCUMULATOR else "any"
+        if rule is not None and rule.dtypes != DTYPES and p.dtype != ACCUMULATOR:
+            group, dtypes = rule.name * rule.promotes, rule.dtypes
+            text = INTEGERS.get(rule.integers, "") if group and op.has_primitive else ""
+        one = DocumentedDtypes([], dtypes, text)
+        found.setdefault((group, dtypes, text), one).names.append(p.name)
+    return [*found.values()]
+
+
+def errors(op: Op) -> list[str]:
+    """Return the rules for arguments; a call that breaks one raises ``ValueError``."""
+    found = ["Arrays must have the shapes and dtypes above."]
+    if not (op.dtype_rules or any(check.array for check in op.checks)):
+        found.clear()
+    found += ["The shapes must be broadcastable."] * (
+        op.broadcasts and len(op.arguments.arrays) > 1
+    )
+    found += [check.message for check in op.checks if not check.array]
+    none = [p for g in op.derivatives.grads if g.kind is GradKind.NONE for p in g.params]
+    if names := [p.name for p in none if not p.integral]:
+        found.append(f"It cannot be differentiated with respect to {', '.join(names)}.")
+    return found
+
+
 class Reference:
     """An operator as the template of the reference needs it."""
 
-    def __init__(self, op: Op, namespace: str, declarations: Mapping[str, str]) -> None:
+    def __init__(self, op: Op, package: Package, declarations: Mapping[str, str]) -> None:
         self.op, self.entry, self.view = op, op.entry, View(op)
-        self.namespace, self.declarations = namespace, declarations
+        self.namespace, self.declarations = package.namespace, declarations
         self.arguments, self.results = arguments(op), results(op)
+        self.dtypes, self.errors = argument_dtypes(op), errors(op)
+        self.example = example(op, package.name)
         self.grads, self.inplace = op.derivatives.grads, inplace(op)
 
     @property
@@ -123,16 +199,6 @@ class Reference:
         return returns if isinstance(returns, str) and not self.op.single else ""
 
     @property
-    def errors(self) -> list[str]:
-        """The rules for arguments, without those of the shapes among the arguments."""
-        return [check.message for check in self.op.checks if not check.array]
-
-    @property
-    def checks_shapes(self) -> bool:
-        """True if arrays must have the shapes among the arguments."""
-        return any(check.array for check in self.op.checks)
-
-    @property
     def cotangents(self) -> list[str]:
         """The names of cotangents in the gradient formulas."""
         used = {name for g in self.grads if g.expr is not None for name in g.expr.names}
@@ -156,32 +222,12 @@ class Reference:
             for name in self.op.backends
         ]
 
-    @property
-    def dtypes(self) -> list[tuple[list[str], tuple[str, ...]]]:
-        """The dtypes of arguments other than those of the kernels."""
-        return [
-            ([p.name for p in rule.params], _dtypes(rule))
-            for rule in self.op.dtype_rules
-            if rule.name != GROUP or not self.op.has_primitive
-        ]
-
-    @property
-    def integers(self) -> str:
-        """The conversion of integer arguments, for an operator with kernels."""
-        rule = self.op.arguments.group
-        return rule.integers.value if rule is not None and self.op.has_primitive else ""
-
 
 def laid_out(head: str, params: Sequence[str]) -> str:
     """Return a declaration; one parameter per line if it is long."""
     line = f"{head}({', '.join(params)});"
     lines = ",\n".join(f"    {param}" for param in params)
     return line if len(line) <= 88 else f"{head}(\n{lines});"
-
-
-def _dtypes(rule: DtypeRule) -> tuple[str, ...]:
-    """Return the dtypes of one rule; no dtypes for the accumulator dtype."""
-    return () if rule.params[0].dtype == ACCUMULATOR else rule.dtypes
 
 
 class InPlace(NamedTuple):
@@ -210,12 +256,13 @@ def python_args(op: Op, target: str = "") -> list[str]:
     """
 
     def annotation(arg: Arg) -> str:
-        type = arg.type
+        type, forms = arg.type, op.axes.get(arg.name, [()])
         if arg.name == target:
             return type.python
         if type.kind is Kind.ARRAYS and not type.variadic:
             return "Sequence[scalar | array]"
-        return f"scalar | {type.python}" if type.is_array else type.python
+        scalar = type.is_array and any({*axes} <= {"..."} for axes in forms)
+        return f"scalar | {type.python}" if scalar else type.python
 
     out = f"out: {op.signature.python_result} | None = None"
     more = [out] if "out" in op.entry.variants and not target else []

@@ -79,6 +79,7 @@ def test_errors(tmp_path: Path) -> None:
     require_same(program, run(program, tmp_path))
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not VALGRIND, reason="there is no valgrind, or another sanitizer")
 def test_memory(tmp_path: Path) -> None:
     """valgrind finds no invalid access and no lost memory in the calls of all operators."""

@@ -36,6 +36,8 @@ from c.calls import (
 from rust.calls import Program as RustProgram
 from rust.crate import cargo, needs_cargo, passed
 
+pytestmark = pytest.mark.extended
+
 PYPROJECT = """
 [build-system]
 requires = ["mlxgen"]

@@ -75,7 +75,7 @@ HELPER = """
 - {signature: "opaque(x: array, y: array) -> array", dispatch: {cpu: k}, shape: x.shape, grad: none}
 - {signature: "two(x: array, y: array) -> (a: array, b: array)", composite: "(x, y)"}
 """
-BENT = """
+NONLINEAR = """
     where(grad == 0, x, grad)
     where(grad == 0, 0, grad * log(x))
     grad + (grad == 0)
@@ -145,7 +145,7 @@ def test_elementwise(formula: str, tmp_path: Path) -> None:
     assert codes(entry, tmp_path) == set()
 
 
-@pytest.mark.parametrize("formula", BENT)
+@pytest.mark.parametrize("formula", NONLINEAR)
 def test_what_is_not_linear_is_refused(formula: str, tmp_path: Path) -> None:
     signature = "f(x: array, y: array, flag: bool) -> array"
     entry = (

@@ -207,6 +207,7 @@ def raises(text, function, *args):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", ["first", "second"])
 def test_forms_of_the_proposal(site: Path, form: str) -> None:
     _run(
@@ -225,6 +226,7 @@ def test_forms_of_the_proposal(site: Path, form: str) -> None:
     )
 
 
+@pytest.mark.extended
 def test_side_by_side(site: Path) -> None:
     _run(
         site,
@@ -236,6 +238,7 @@ def test_side_by_side(site: Path) -> None:
     )
 
 
+@pytest.mark.extended
 def test_gradient_of_a_bound_function(site: Path) -> None:
     """The gradient replaces MLX's own, also under vmap, in the jvp and in checkpoints."""
     _run(
@@ -256,6 +259,7 @@ def test_gradient_of_a_bound_function(site: Path) -> None:
     )
 
 
+@pytest.mark.extended
 def test_arguments(site: Path) -> None:
     _run(
         site,
@@ -277,6 +281,7 @@ def test_arguments(site: Path) -> None:
     )
 
 
+@pytest.mark.extended
 def test_modules_aliases_and_warnings(site: Path) -> None:
     _run(
         site,
@@ -295,6 +300,7 @@ def test_modules_aliases_and_warnings(site: Path) -> None:
     )
 
 
+@pytest.mark.extended
 def test_manual_and_optional(site: Path) -> None:
     _run(
         site,
@@ -311,6 +317,7 @@ def test_manual_and_optional(site: Path) -> None:
     )
 
 
+@pytest.mark.extended
 def test_loop_for_positive_inputs(site: Path) -> None:
     """The loop computes exactly the blocks of 512 elements in which every input is above 0."""
     _run(
@@ -358,6 +365,7 @@ def test_loop_for_positive_inputs(site: Path) -> None:
     )
 
 
+@pytest.mark.extended
 def test_shapes_that_cannot_be(site: Path) -> None:
     """Errors are raised when the graph is built, with the operator's name and its arguments."""
     _run(
@@ -383,6 +391,7 @@ def test_shapes_that_cannot_be(site: Path) -> None:
     )
 
 
+@pytest.mark.extended
 def test_axes_of_elementwise_operators(site: Path) -> None:
     """Axes are checked for the arguments; gradients and batches have broadcast arrays."""
     _run(

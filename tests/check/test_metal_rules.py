@@ -11,17 +11,17 @@ import pytest
 from mlxgen.command.operators import mlx_include
 from mlxgen.emulator import check_rules
 from mlxgen.emulator.names import unknown_names
-from mlxgen.emulator.rules import BrokenRule, broken_rules
+from mlxgen.emulator.rules import broken_rules
 from mlxgen.model.kinds import Kind
 from mlxgen.model.op import Expr, Kernel, Template
 from mlxgen.model.signature import Type
 from mlxgen.read.cpp import Reader, Unit
-from mlxgen.read.preprocess import OWN_INCLUDES
+from mlxgen.read.preprocess import OWN_INCLUDES, SourceError
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 
 
-def broken(text: str) -> list[BrokenRule]:
+def broken(text: str) -> list[SourceError]:
     with TemporaryDirectory() as folder:
         path = Path(folder, "kernel.metal")
         path.write_text(HEAD + text)
@@ -29,9 +29,7 @@ def broken(text: str) -> list[BrokenRule]:
 
 
 def codes(text: str) -> list[str]:
-    found = broken(text)
-    assert all(isinstance(error, BrokenRule) for error in found)
-    return [error.code for error in found if isinstance(error, BrokenRule)]
+    return [error.said.code for error in broken(text)]
 
 
 def body(text: str) -> str:
@@ -89,7 +87,7 @@ def kernel(declared: str) -> str:
     """
 
 
-def too_large(text: str, dtype: str, *sizes: int) -> list[BrokenRule]:
+def too_large(text: str, dtype: str, *sizes: int) -> list[SourceError]:
     """Return the rules that kernel `f` breaks if launched for a dtype and values of N."""
     n = Template("N", "n", Expr(Type(Kind.INT), ()), sizes)
     kernel = Kernel("metal", "f", "f", "kernel.metal", (dtype,), scalar=False, templates=(n,))
@@ -159,7 +157,7 @@ def test_recursion_through_others() -> None:
 )
 def test_names_that_nothing_has(text: str, name: str) -> None:
     (error,) = broken(body(text))
-    assert error.code == "MG808" and name in error.message
+    assert error.said.code == "MG808" and name in error.message
     assert error.span.end_column - error.span.column == len(name)
 
 

@@ -122,6 +122,7 @@ def project(folder: Path) -> Iterator[Project]:
     made.restore()
 
 
+@pytest.mark.extended
 def test_only_changed_operators(project: Project) -> None:
     """Without names: all at first, then those that an edit of an entry or of a kernel concerns."""
     text = project.test()

@@ -30,6 +30,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", TESTS)
 def test_generated_functions_pass(entries: Path, name: str) -> None:
     tests = compare.folder_of_tests()

@@ -18,7 +18,15 @@ def test_tables() -> None:
     found = dict(tables())
     assert len(found) >= 9 and {*map(id, found.values())} == {*map(id, KINDS.values())}
     messages = {path.parent.name for path, kind in found.items() if kind is KINDS["messages"]}
-    assert messages == {"read", "check", "data"}
+    assert messages == {
+        "check",
+        "command",
+        "data",
+        "emulator",
+        "importers",
+        "interactive",
+        "read",
+    }
     assert {*SCHEMAS.iterdir()} <= WRITTEN.keys()
 
 

@@ -75,6 +75,7 @@ def test_what_cannot_be_compiled_is_said(benchmarks):
         kernels(benchmarks).run("f_float32", [1])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("file", ["normalization", "segment", "grid_sample"])
 def test_our_kernels_do_not_divide(benchmarks, file):
     """A GPU has no division instruction."""
@@ -84,6 +85,7 @@ def test_our_kernels_do_not_divide(benchmarks, file):
         assert not ours.instructions(name).divisions, name
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_no_more_than_mlx(benchmarks, mlx_source, dtype):
     source = mlx_source("rms_norm.metal")
@@ -150,6 +152,7 @@ def test_all_kernels_for_training_have_a_limit(training):
     assert list(training) == list(MOST)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("what", MOST)
 def test_kernels_for_training(benchmarks, training, what):
     """The cost does not increase, and does not exceed that of mlx-lm if it is installed."""

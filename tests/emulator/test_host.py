@@ -64,6 +64,7 @@ def reported(folder: Path, *ops: str, jobs: int | None = None) -> Diagnostics:
     return diags
 
 
+@pytest.mark.extended
 def test_all_operators_compile(wheel: host.Wheel) -> None:
     diags = Diagnostics()
     settings = load_settings(ROOT, diags)
@@ -114,6 +115,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("code", MISTAKES)
 def test_mistakes_are_reported(code: str, wheel, plant, tmp_path: Path) -> None:
     mistakes = MISTAKES[code]
@@ -131,6 +133,7 @@ def test_mistakes_are_reported(code: str, wheel, plant, tmp_path: Path) -> None:
             assert new in item.notes[0]
 
 
+@pytest.mark.extended
 def test_one_of_several_has_a_mistake(wheel, plant, tmp_path: Path, monkeypatch) -> None:
     """Operators are compiled as one file; if there is a mistake, each by itself."""
     compiled = []
@@ -173,6 +176,7 @@ def test_mistake_in_a_source_of_the_project_is_reported_there(wheel, tmp_path: P
     assert (found.span.line, found.op) == (4, None)
 
 
+@pytest.mark.extended
 def test_second_run_compiles_nothing(wheel, tmp_path: Path, monkeypatch) -> None:
     assert reported(tmp_path, "axpby").ok
     monkeypatch.setattr(host.HostCompiler, "_run", lambda *_: pytest.fail("compiled again"))
@@ -224,12 +228,14 @@ class TestWithoutTheWheel:
         monkeypatch.setattr(host.sys, "platform", "linux")
         monkeypatch.setenv("MLXGEN_METAL_CACHE", str(tmp_path))
 
+    @pytest.mark.extended
     def test_it_is_said(self, small: str, monkeypatch) -> None:
         monkeypatch.delenv("CI", raising=False)
         result = CliRunner().invoke(cli, ["metal-check", "--project", small])
         assert result.exit_code == 0
         assert "was NOT checked: MLX 0 for macOS cannot be downloaded" in result.output
 
+    @pytest.mark.extended
     @pytest.mark.parametrize("how", ["--require", "CI"])
     def test_it_fails_where_it_must_run(self, how: str, small: str, monkeypatch) -> None:
         arguments = ["metal-check", "--project", small]

@@ -54,6 +54,7 @@ def test_rms_norm_residual(load, rng, schedule, width, weighted, dtype):
     np.testing.assert_allclose(y, expected, rtol=max(2e-6, resolution), atol=1e-7)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype, weighted", [(np.float32, True), (np.float16, False)])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_rms_norm_residual_vjp(load, rng, schedule, width, weighted, dtype):

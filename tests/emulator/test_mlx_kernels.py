@@ -5,6 +5,8 @@ import pytest
 
 from mlxgen.emulator import SCHEDULES, EmulationError
 
+pytestmark = pytest.mark.extended
+
 KERNELS = "mlx/backend/metal/kernels"
 SOURCE = f"""
 #include <metal_stdlib>

@@ -16,6 +16,8 @@ from mlxgen.emulator import library, translate
 from mlxgen.emulator.package import mlx_include
 from mlxgen.read.settings import load as load_settings
 
+pytestmark = pytest.mark.extended
+
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels" / "metal"
 HERE = Path(library.__file__).parent

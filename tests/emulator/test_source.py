@@ -266,6 +266,7 @@ def test_overloads_that_are_alike_in_cpp() -> None:
 # ------------------------------------------------------------------------- MLX's own kernels
 
 
+@pytest.mark.extended
 def test_mlx_own_kernels_are_read(tmp_path: Path) -> None:
     """The number of kernels found in each of MLX's headers is right."""
     headers = mlx_kernel_headers()

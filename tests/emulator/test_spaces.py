@@ -132,6 +132,7 @@ def test_changed_parameter_of_a_kernel() -> None:
         assert "threadgroup_sum(" in text.splitlines()[error.span.line - 1]
 
 
+@pytest.mark.extended
 def test_own_operators() -> None:
     checks = read_project(*own_operators())
     assert {path.name for path in checks} > {"elementwise.metal", "gamma.h", "bessel_orders.h"}

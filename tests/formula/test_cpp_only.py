@@ -71,6 +71,7 @@ def with_rows(update: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     return updated
 
 
+@pytest.mark.extended
 def test_scatters(ops: Any) -> None:
     x, updates, rows = array(4, 3), array(3, 3), mx.array(ROWS)
     for name, ufunc in (
@@ -102,6 +103,7 @@ def test_scatters(ops: Any) -> None:
         )
 
 
+@pytest.mark.extended
 def test_gather_and_slices(ops: Any) -> None:
     x, update = array(4, 3), array(2, 2)
     with mx.stream(mx.cpu):
@@ -121,6 +123,7 @@ def test_gather_and_slices(ops: Any) -> None:
         assert ops.draw(key).tolist() == ops.draw(key).tolist()
 
 
+@pytest.mark.extended
 def test_gradients(ops: Any) -> None:
     """The adjoints of linear functions, by their definition: <grad, dx> = <factor, f(dx)>."""
     rows, x = mx.array(ROWS), mx.array(array(4, 3))

@@ -31,11 +31,11 @@ def test_valid() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        {"effect": {"rank": "wide", "degree": "bent"}},
-        {"effect": {"dtype": "float", "degree": "bent"}},
+        {"effect": {"rank": "wide", "degree": "nonlinear"}},
+        {"effect": {"dtype": "float", "degree": "nonlinear"}},
         {"effect": {"rank": "same"}},
         {"effect": {"degree": "a+"}},
-        {"effect": {"degree": "bent", "shapeless": "wrapped"}},
+        {"effect": {"degree": "nonlinear", "shapeless": "wrapped"}},
         {"overloads": [{"cpp": "mx::f", "slots": [["a", "arry"]]}]},
         {"overloads": [{"cpp": "mx::f", "slots": [["a"]]}]},
         {"overloads": [{"cpp": "f", "slots": [["a", "array"]]}]},

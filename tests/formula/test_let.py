@@ -82,6 +82,7 @@ def normalized(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return weight * centered / np.sqrt((centered**2).mean((0, 1)) + 1e-5)
 
 
+@pytest.mark.extended
 def test_values_and_gradients() -> None:
     ops = mlxgen.load(YAML, cpp='#include "mlxgen/kernel.h"\n' + CPP)
     rng = np.random.default_rng(0)

@@ -121,6 +121,7 @@ def ops():
     return mlxgen.load(YAML, cpp=CPP)
 
 
+@pytest.mark.extended
 def test_generated(ops) -> None:
     """Composites and elementwise kernels are correct for changing broadcasts, or rejected."""
     checks = __import__(f"{ops.__name__}.checks.test_gradients", fromlist=["test_shapeless"])
@@ -129,6 +130,7 @@ def test_generated(ops) -> None:
         CHECKS["shapeless"][0](subject)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -145,6 +147,7 @@ def test_refused(ops, name: str, why: str) -> None:
         mx.compile(lambda x: f(x), shapeless=True)(X)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "why"),
     [

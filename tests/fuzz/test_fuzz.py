@@ -155,6 +155,7 @@ def generated(made: Project, place: Path, number: int, rng: random.Random) -> bo
     return False
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("make", [mutants, random_projects])
 def test_what_is_accepted_compiles(
     make, compiler: Compiler, tmp_path_factory: pytest.TempPathFactory

@@ -13,6 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("chosen", ["lgamma", "qr", "lu_rows"])
 def test_sources_compile(chosen, tmp_path):
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")

@@ -1331,6 +1331,7 @@ def small(seed=0, heads=4, queries=3, keys=5):
     return [mx.array(rng.normal(size=shape), mx.float64) for shape in shapes]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "options",
     [
@@ -1405,6 +1406,7 @@ def test_second_derivatives_of_logarithms():
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("shape", [(4, 3, 5), (3, 5), (4, 1, 1), (3, 1), (1, 1, 1, 5)])
 @pytest.mark.parametrize(
     "options",

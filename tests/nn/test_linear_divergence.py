@@ -188,6 +188,7 @@ def test_mixtures_of_nearly_one(beta):
     assert_near(gradients[2], to_numpy(of_y @ arrays[3]), 2e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -419,6 +420,7 @@ def test_second_derivatives(op, options):
     gradcheck(fn, *arrays, checks=("second", "vmap"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("op", "options"), [OPTIONS[1], OPTIONS[3], OPTIONS[4]])
 def test_second_derivatives_with_biases_and_softcaps(op, options):
     arrays, _ = inputs(mx.float64, (3,), 2, 3, 4)
@@ -469,12 +471,14 @@ def test_jvp(op):
     np.testing.assert_allclose(change.item(), wanted, 1e-12)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("op", OPS)
 def test_third_derivatives(op):
     arrays, _ = inputs(mx.float64, (2,))
     gradcheck(mx.grad(linear(op), (0, 1, 2, 3)), *arrays, checks=("vjp", "second"))
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(metal_backend() is not None, reason="there blocks are MLX's arrays")
 @pytest.mark.parametrize("op", OPS)
 def test_memory(op):

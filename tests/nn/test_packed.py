@@ -350,6 +350,7 @@ def test_other_sequences_do_not_matter(case, poison, first, end):
             assert not np.any(poisoned_grads[name][:, first:end]), name
 
 
+@pytest.mark.extended
 @twice
 @pytest.mark.parametrize("with_state", [True, False])
 @pytest.mark.parametrize("starts", ([0, 3, 7, 9], [2, 2, 5, 5, 6, 8], [-2, 1, 20], [1, 4, 9, 9]))

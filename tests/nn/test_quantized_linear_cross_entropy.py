@@ -235,6 +235,7 @@ def test_errors():
             mlxops.nn.quantized_linear_cross_entropy(*args, **options)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", ["affine 4", "mxfp4"])
 @pytest.mark.parametrize(
     "options",

@@ -122,6 +122,7 @@ def test_options(op, options, side, masked, reduction):
     check(mx.float32, op, "affine 4", side, **options)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("mode", "side", "sizes"),
     [
@@ -268,6 +269,7 @@ def test_finite_differences(op, side):
         np.testing.assert_allclose(values[0] - values[1], change, 1e-6)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("op", "side", "options"),
     [
@@ -293,6 +295,7 @@ def test_second_derivatives(op, side, options):
     gradcheck(fn, *arrays, checks=("second", "jvp"), limit=4)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(metal_backend() is not None, reason="there blocks are MLX's arrays")
 @pytest.mark.parametrize("op", OPS)
 def test_memory(op):

@@ -1,7 +1,7 @@
 """Hostile calls of every operator raise an exception or return a right result; they never crash.
 
-hostile.py makes the calls in other processes, so that a crash or hang is an ordinary failure that
-names the call.
+hostile.py calls the operators from mlxops in other processes, so that a crash or hang is an
+ordinary failure that names the call.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ def run(part: str) -> None:
     assert done.returncode == 0, f"exit status {done.returncode}, last: {last}\n{done.stderr}"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("part", PARTS)
 def test_hostile_calls(part: str) -> None:
     run(part)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS overcommits any memory, and forks less")
 @pytest.mark.parametrize("part", ["limits", "forks"])
 def test_limits_of_the_system(part: str) -> None:

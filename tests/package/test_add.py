@@ -19,6 +19,8 @@ from mlxgen.__main__ import cli
 from mlxgen.emulator import library
 from mlxgen.emulator.translate import translate
 
+pytestmark = pytest.mark.extended
+
 # Arguments in Python's, C++'s and torch's spelling.
 ARGUMENTS = [
     ("x: array", "const array& x", "Tensor x"),

@@ -12,6 +12,8 @@ from evaluation import in_thread
 import mlxgen
 from mlxgen.testing import check
 
+pytestmark = pytest.mark.extended
+
 YAML = """
 - signature: "bounds(x: array, y: array, low: array, high: array) -> (first: array, second: array)"
   composite: (x + y, low + high)

@@ -118,6 +118,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("page", ["first-operator", "cpu-kernel", "reduction", "outputs"])
 def test_page(page: str, folder: Path) -> None:
     reader = Reader(page, folder)
@@ -195,6 +196,7 @@ def test_mistake() -> None:
     assert unwrapped(str(error.value)) == unwrapped(shown)
 
 
+@pytest.mark.extended
 def test_installation() -> None:
     """install.md shows the version and the output of its script."""
     (script,) = (code for _, code in blocks("install", "python"))
@@ -216,6 +218,7 @@ def test_settings() -> None:
     assert f"[{codes[0]} to\n{codes[-1]}]" in text
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
 def test_tutorial(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "agg")
@@ -292,6 +295,7 @@ def messages(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
     yield raised(SystemExit, backend._choose_compiler, {})
 
 
+@pytest.mark.extended
 def test_troubleshooting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """troubleshooting.md shows the messages of mlxgen."""
     with mx.stream(mx.cpu):

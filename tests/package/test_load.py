@@ -78,6 +78,7 @@ def test_the_same_content_is_the_same_module() -> None:
     assert mlxgen.load("\n\n" + YAML, cpp="\n" + CPP + "\n", metal=METAL) is ops
 
 
+@pytest.mark.extended
 def test_empty_lines_inside_of_strings() -> None:
     """An empty line can belong to a string, so that it changes the content."""
     entry = (
@@ -100,6 +101,7 @@ print([name for name in heavy if name in sys.modules])
     assert output(run("-c", script, cwd=tmp_path)) == "[]\n"
 
 
+@pytest.mark.extended
 def test_a_change_leaves_what_was_loaded() -> None:
     before = mlxgen.load(YAML, cpp=CPP, metal=METAL)
     after = mlxgen.load(WRONG, cpp=CPP.replace("x /", "2 * x /"), metal=METAL)
@@ -128,6 +130,7 @@ def test_an_edit_compiles_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ops.extra.twice(mx.array(1.0)).item() == np.float32(factor)
 
 
+@pytest.mark.extended
 def test_checks() -> None:
     with mx.stream(mx.cpu):
         ops = mlxgen.load(YAML, cpp=CPP, metal=METAL)
@@ -143,6 +146,7 @@ def test_checks() -> None:
     assert "check" not in ops.__all__
 
 
+@pytest.mark.extended
 def test_an_operator_called_check() -> None:
     """The attribute is the operator; the checks are a function of mlxgen.testing."""
     ops = mlxgen.load('- {name: check, signature: "check(array x) -> array", composite: x / 2}')
@@ -154,6 +158,7 @@ def test_an_operator_called_check() -> None:
 # --------------------------------------------------------------------------------- mistakes
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("yaml", "cpp", "expected"),
     [
@@ -186,6 +191,7 @@ def test_mistakes_are_shown_where_they_are(yaml: str, cpp: str, expected: str) -
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured).strip() == text.strip()
 
 
+@pytest.mark.extended
 def test_example() -> None:
     """The example in the explanation of MG814 is right."""
     assert PAGES["MG814"].good == CPP.rstrip()
@@ -233,6 +239,7 @@ EVERY_KIND = """
 """
 
 
+@pytest.mark.extended
 def test_declarations_that_the_help_suggests() -> None:
     """The suggested declarations are accepted, valid C++ and Metal; errors name the operator."""
     with pytest.raises(load.LoadError) as error:
@@ -304,6 +311,7 @@ def other_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.extended
 def test_the_first_operator_does_not_wait_for_precompiled_headers(
     other_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -335,6 +343,7 @@ def test_headers_are_precompiled_by_another_process(
     assert (folder / "module.py.called").exists()
 
 
+@pytest.mark.extended
 def test_two_at_once_and_what_is_damaged(other_cache: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", f"{LOAD}; print(ops.softsign(1.0).item())"]
 
@@ -361,6 +370,7 @@ def test_two_at_once_and_what_is_damaged(other_cache: Path, tmp_path: Path) -> N
     assert not made.exists()
 
 
+@pytest.mark.extended
 def test_a_cache_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -423,6 +433,7 @@ def test_mistakes_are_said_before_anything_is_compiled(
             mlxgen.load(yaml, cpp=cpp, metal=METAL)
 
 
+@pytest.mark.extended
 def test_a_constructor_that_throws(other_cache: Path) -> None:
     """Without a separate process it would end this one."""
     thrown = 'inline int table = [] { throw std::runtime_error("no table"); return 1; }();\n'
@@ -508,6 +519,7 @@ def test_a_nanobind_that_fits_is_fetched(
 # -------------------------------------------------------------------------------------- files
 
 
+@pytest.mark.extended
 def test_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "csrc").mkdir()
@@ -550,6 +562,7 @@ def test_cells() -> None:
     assert notebook.parts("```yaml\n- x\n```")["yaml"].content == "- x"
 
 
+@pytest.mark.extended
 def test_ipython(capsys: pytest.CaptureFixture[str]) -> None:
     shell_module = pytest.importorskip("IPython.core.interactiveshell")
     shell = shell_module.InteractiveShell()
@@ -588,6 +601,7 @@ def test_checks_need_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
         check()
 
 
+@pytest.mark.extended
 def test_checks_of_a_cell(capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong gradient is shown where it is written."""
     shell_module = pytest.importorskip("IPython.core.interactiveshell")

@@ -18,6 +18,8 @@ import pytest
 import mlxgen
 from mlxgen.testing import check
 
+pytestmark = pytest.mark.extended
+
 # The results tell which overload was called.
 YAML = """
 - signature: "pick(Tensor self) -> Tensor"

@@ -255,6 +255,7 @@ def site(project: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.extended
 def test_wheel(project: Path) -> None:
     (wheel,) = (project / "dist").glob("*.whl")
     assert wheel.name.startswith("tiny_ops-1.2.3-cp3")
@@ -540,6 +541,7 @@ def test_nothing_changed(project: Path) -> None:
     assert ninja(project) == []
 
 
+@pytest.mark.extended
 def test_an_edit_compiles_one_operator(project: Path) -> None:
     ninja(project)
     path = project / "mlx_ops.yaml"
@@ -605,6 +607,7 @@ def test_another(metal_launches):
 """
 
 
+@pytest.mark.extended
 def test_metal_kernels_are_tested_without_a_gpu(
     project: Path, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -709,6 +712,7 @@ print(tiny_ops.extra.twice(mx.array(4.0)).item())
 """
 
 
+@pytest.mark.extended
 def test_an_import_that_cannot_build_ends_with_the_reason(project: Path, tmp_path: Path) -> None:
     # Compiles nothing again.
     config = {"build-dir": "build", "editable.rebuild": "true", "editable.verbose": "false"}

@@ -12,6 +12,8 @@ import pytest
 
 import mlxgen
 
+pytestmark = pytest.mark.extended
+
 ENTRIES = """
 - signature: "total(scale: float, *arrays: array, shift: array = 0) -> array"
   composite: "shift + scale * sum(a for a in arrays) if len(arrays) > 0 else shift"

@@ -24,6 +24,8 @@ from mlxgen.diagnostics import install
 from mlxgen.package import backend, cache, compat, toolchain
 from mlxgen.plugins.rebuild import command as rebuild
 
+pytestmark = pytest.mark.extended
+
 OTHERS = [release for release in reversed(compat.MLX) if release != mx.__version__]
 LISTED = [mx.__version__, *OTHERS[:2]]
 FOURTH = OTHERS[2]

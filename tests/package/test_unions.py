@@ -14,6 +14,8 @@ import pytest
 
 import mlxgen
 
+pytestmark = pytest.mark.extended
+
 YAML = """
 - signature: >-
     attend(q: array, k: array, v: array, *, scale: float,

@@ -11,6 +11,8 @@ import pytest
 
 import mlxgen
 
+pytestmark = pytest.mark.extended
+
 YAML = """
 - name: plus
   signature: "plus(array x, array y, *, float scale=1) -> array"

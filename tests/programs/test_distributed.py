@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.extended
 def test_two_processes_fit_as_one(tmp_path: Path) -> None:
     pytest.importorskip("statsmodels")
     pytest.importorskip("matplotlib")

@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.extended
 def test_example():
     run = subprocess.run(
         [sys.executable, "examples/gaussian_process.py"],

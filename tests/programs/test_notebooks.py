@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted(ROOT.glob("examples/*.ipynb"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)

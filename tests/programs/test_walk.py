@@ -56,6 +56,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.extended
 def test_installing_the_generator_builds_no_operators(home: Path) -> None:
     assert not (home / "build").exists() and not list(
         (home / "mlxgen" / "build").glob("lib/mlxops")
@@ -69,6 +70,7 @@ def test_readme_starts_in_a_clone() -> None:
     assert all(re.search(r"# .*\bminutes on two cores: ", line) for line in first)
 
 
+@pytest.mark.extended
 def test_readme_in_python(home: Path) -> None:
     """README's sessions, and its cell as IPython would run it."""
     (cell,) = re.findall(r"^%%mlxgen ops\n(.*?)^````$", README, re.MULTILINE | re.DOTALL)
@@ -104,6 +106,7 @@ for number, code in enumerate(sessions):
 """
 
 
+@pytest.mark.extended
 def test_first_operator(home: Path) -> None:
     """The commands of docs/first-operator.md, which add an operator to a new package."""
     page = (ROOT / "docs" / "first-operator.md").read_text(encoding="utf-8")
@@ -121,6 +124,7 @@ def test_first_operator(home: Path) -> None:
     assert re.search(r"\b[1-9]\d passed", said) and "skipped" not in said
 
 
+@pytest.mark.extended
 def test_new_package(home: Path) -> None:
     """The commands that `mlxgen new` prints, and those of the README that it writes."""
     printed = shell(". mlx-env/bin/activate && mlxgen new my-ops", home)

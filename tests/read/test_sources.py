@@ -74,7 +74,7 @@ def test_what_was_not_understood_is_said_of_files_with_the_name(sources) -> None
     made = sources(a_h="int b();\nint a(int x,, int y);", b_h="int c(int,,);")
     assert made.find("d") == []
     (unread,) = made.unread_places("n::a")
-    assert unread.span.file.endswith("csrc/a.h") and unread.span.line == 2
+    assert unread.file.endswith("csrc/a.h") and unread.line == 2
     assert made.unread_places("d") == []
 
 

@@ -12,6 +12,8 @@ from sample import project
 from mlxgen.command import operators
 from mlxgen.diagnostics import Diagnostics
 
+pytestmark = pytest.mark.extended
+
 ENTRIES = """
 - signature: "twice(x: array) -> array"
   cpp: my::twice

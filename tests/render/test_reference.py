@@ -31,7 +31,9 @@ LABELS = {
     "Returns",
     "Errors",
     "Gradient",
-    "Backends and dtypes",
+    "Dtypes",
+    "Example",
+    "Backends",
     "Tags",
     "Other names",
     "Method",
@@ -66,7 +68,7 @@ def test_documentation_is_no_accidental_markup(project: tuple[Settings, list[Op]
         names = {*(p.name for p in op.arguments.params), *(o.name for o in op.outputs)}
         assert {page[i + 1].content for i in starts} <= LABELS | names
         fences = [token.info for token in page if token.type == "fence"]
-        assert fences == ["python", "cpp", *settings.languages]
+        assert fences == ["python", "pycon", "cpp", *settings.languages]
         assert types.count("heading_open") == 1
 
 

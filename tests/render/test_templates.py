@@ -47,6 +47,7 @@ VARIABLES: Mapping[str, Any] = {
 }
 OWN: Mapping[str, Mapping[str, Any]] = {
     "bind.cpp.j2": {"ops": Sequence[Pieces]},
+    "docstring.j2": {"op": Reference},
     "ffi.rs.j2": {"public": Sequence[rust.Piece]},
     "function.j2": {"f": c.CFunction},
     "functions.cpp.j2": {"ops": Sequence[c.Piece]},

@@ -20,6 +20,7 @@ def test_every_header_has_a_script():
     assert {path.stem for path in SCRIPTS} == {p.stem for p in FOLDER.glob("*_coefficients.h")}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_header_is_what_its_script_writes(script):
     command = [sys.executable, str(script), "--check"]

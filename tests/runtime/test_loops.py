@@ -80,6 +80,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return source
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("target", TARGETS)
 def test_loops_are_vectorised(target: str, source: Source, tmp_path: Path) -> None:
     found = widths(source, TARGETS[target], tmp_path)
@@ -94,6 +95,7 @@ def test_loops_are_vectorised(target: str, source: Source, tmp_path: Path) -> No
         assert those - set(SCALAR) == set(ONE_BY_ONE)
 
 
+@pytest.mark.extended
 def test_others_are_noticed(source: Source, tmp_path: Path) -> None:
     """A call that is not inlined is found."""
     text = source.loops["erf_float"].replace("mlxops::special::", "")
@@ -105,6 +107,7 @@ def test_others_are_noticed(source: Source, tmp_path: Path) -> None:
     assert found["erf_float"] != []
 
 
+@pytest.mark.extended
 def test_several_instruction_sets(source: Source, tmp_path: Path) -> None:
     """On Linux x86-64: SSE2, AVX2 and AVX-512, with 2, 4 and 8 doubles per vector."""
     loops = {"erf_double": source.loops["erf_double"]}

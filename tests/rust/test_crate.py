@@ -60,6 +60,7 @@ def calls() -> Iterator[Call]:
                 )
 
 
+@pytest.mark.extended
 def test_crate(crate: Path) -> None:
     program = Program("mlxops")
     for call in calls():
@@ -80,6 +81,7 @@ def test_crate(crate: Path) -> None:
     require_style(crate, **LIBRARY)
 
 
+@pytest.mark.extended
 def test_library_is_found(crate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLXOPS_DIR", raising=False)
 

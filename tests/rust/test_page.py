@@ -10,6 +10,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import mlxops
+import pytest
 from c.calls import folder_of
 from rust.crate import cargo, needs_cargo
 
@@ -51,6 +52,7 @@ fn main() -> mlxops::Result<()> {
 """
 
 
+@pytest.mark.extended
 def test_conversions(tmp_path: Path) -> None:
     """The conversions of the page share arrays with a substitute for mlx-rs (folder mlx_rs).
 

@@ -65,6 +65,7 @@ CASES = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("name", "exact", "i", "region", "points"), CASES, ids=[f"{c[0]}-{c[2]}-{c[3]}" for c in CASES]

@@ -162,6 +162,7 @@ def test_arguments_that_are_absent_or_not_numbers(run, tmp_path):
     assert not [name for name in report.missed if ": 1 for 0 in" in name]
 
 
+@pytest.mark.extended
 def test_nothing_is_left(monkeypatch):
     monkeypatch.chdir(ROOT)
     report = Report.of(*prepare(None))

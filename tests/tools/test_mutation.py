@@ -158,6 +158,7 @@ print(*y)
 """
 
 
+@pytest.mark.extended
 def test_switched_changes_do_what_they_say(tmp_path, cache):
     path = tmp_path / "test.metal"
     found = source_mutants(SWITCHED, ["f"], ["f"])
@@ -299,6 +300,7 @@ def harness(tmp_path_factory):
     return run
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "change, wanted",
     [

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...diagnostics import Diagnostics, Related, Span, Text, did_you_mean
+from ...diagnostics import Diagnostics, Span, Text, did_you_mean
 from ...read.yaml import read_text
+from . import MESSAGES
 from .schema import Schema
 
 
@@ -33,13 +34,11 @@ def _read(path: Path, names: dict[str, Span], schema: Schema, diags: Diagnostics
         start = line.index(name) + 1
         span = Span(source.path, number, start, number, start + len(name))
         if name in names:
-            related = [Related("it is first given here", names[name])]
-            message = f"'{name}' is in the list twice"
-            diags.error("MG902", message, span, help="remove one", related=related)
+            diags.error(MESSAGES("listed_twice", name=name), span, related=[names[name]])
         elif _is_known(name, schema, span, diags):
             names[name] = span
     if len(names) == before and diags.ok:
-        diags.error("MG901", "the list contains no operator", source.at(0, 0))
+        diags.error(MESSAGES("empty_list"), source.at(0, 0))
 
 
 def _is_known(name: str, schema: Schema, span: Span, diags: Diagnostics) -> bool:
@@ -48,16 +47,12 @@ def _is_known(name: str, schema: Schema, span: Span, diags: Diagnostics) -> bool
     inplace = functional != name and functional in schema.operators
     if name in schema.unread or (name in schema.operators and not inplace):
         return True
-    help: str | None = None
     if inplace:
-        message = f"'{name}' writes to its argument"
-        help = f"write {functional}, whose entry has the in-place form too"
+        diags.error(MESSAGES("in_place", name=name, functional=functional), span)
     elif name in schema.overloads:
-        message = f"'{name}' is one overload, but a list contains operators"
-        help = f"write {schema.overloads[name].base}"
+        diags.error(MESSAGES("listed_overload", name=name, base=schema.overloads[name].base), span)
     else:
-        guess = did_you_mean(name, schema.operators)
-        message = f"torch {schema.version} has no operator '{name}'{guess}"
-        help = f"write {guess.word}" if guess else "remove it"
-    diags.error("MG901", message, span, help=help)
+        near = did_you_mean(name, schema.operators)
+        about = {"version": schema.version, "name": name, "near": near}
+        diags.error(MESSAGES("unknown_in_list", "near" if near else "", **about), span)
     return False

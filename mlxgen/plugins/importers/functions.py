@@ -22,7 +22,7 @@ import yaml
 from ...diagnostics import COMMAND_LINE, Diagnostics, did_you_mean, install
 from ...formula.mlx import MODULES, MlxFunction, PythonParam, Table, table
 from ...read.settings import numbers
-from . import stubs, write
+from . import MESSAGES, stubs, write
 from .stubs import Stubs
 
 _WRITTEN = Path(__file__).parent / "mlx" / "functions.yaml"
@@ -109,8 +109,7 @@ def installed(diags: Diagnostics) -> Installed | None:
     except (importlib.metadata.PackageNotFoundError, ValueError):
         spec = None
     if spec is None:
-        message = "MLX is not installed for this Python"
-        diags.error("MG903", message, COMMAND_LINE, help=install.mlx())
+        diags.error(MESSAGES("no_MLX", install=install.mlx()), COMMAND_LINE)
         return None
     roots = [Path(folder) for folder in spec.submodule_search_locations or ()]
     root = next((root for root in roots if (root / "core" / "__init__.pyi").is_file()), None)
@@ -119,8 +118,7 @@ def installed(diags: Diagnostics) -> Installed | None:
             raise FileNotFoundError("its package has no file core/__init__.pyi")
         return Installed(version, stubs.read(root))
     except (OSError, SyntaxError, ValueError) as error:
-        message = f"cannot read the stubs of MLX {version}: {error}"
-        diags.error("MG903", message, COMMAND_LINE, help="install MLX again, or another release")
+        diags.error(MESSAGES("unreadable_stubs", version=version, error=error), COMMAND_LINE)
         return None
 
 
@@ -135,10 +133,8 @@ def select(names: Sequence[str], mlx: Installed, diags: Diagnostics) -> list[str
             chosen.add(function)
         else:
             known = [*MODULES, *mlx.stubs.functions, *mlx.stubs.aliases]
-            guess = did_you_mean(name, known)
-            message = f"MLX {mlx.version} has no function or submodule '{name}'{guess}"
-            help = "select functions such as sum and linalg.norm, or submodules such as linalg"
-            diags.error("MG901", message, COMMAND_LINE, help=help)
+            about = {"version": mlx.version, "name": name, "near": did_you_mean(name, known)}
+            diags.error(MESSAGES("unknown_function", **about), COMMAND_LINE)
     return [name for name in mlx.stubs.functions if not names or name in chosen]
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...diagnostics import Diagnostics, did_you_mean
+from . import MESSAGES, pages
 from . import overloads as python
-from . import pages
 from .overloads import Unsupported
 from .schema import Overload, Schema
 from .table import Formulas, Row, Table, base_table, load
@@ -71,14 +71,12 @@ def read_tables(
         base = row.overload.partition(".")[0]
         own = [other.name for other in schema.candidates(base)]
         if overload is None or row.overload not in own:
-            guess = did_you_mean(row.overload, own or schema.overloads)
-            message = f"torch {schema.version} has no functional overload '{row.overload}'{guess}"
-            listed = f"write one of {', '.join(own)}" if own else None
-            diags.error("MG901", message, row.span, help=listed)
+            near = did_you_mean(row.overload, own or schema.overloads)
+            about = {"version": schema.version, "name": row.overload, "near": near}
+            key, known = "known" if own else "", ", ".join(own)
+            diags.error(MESSAGES("unknown_overload", key, known=known, **about), row.span)
         elif overload.base not in names:
-            message = f"the list of operators lacks '{overload.base}'"
-            help = "add it to the list, or remove the override"
-            diags.error("MG905", message, row.span, help=help, severity="warning")
+            diags.error(MESSAGES("not_listed", name=overload.base), row.span, severity="warning")
     return base_table(diags), overrides
 
 

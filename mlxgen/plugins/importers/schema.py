@@ -20,6 +20,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from ...diagnostics import COMMAND_LINE, Diagnostics, install
+from . import MESSAGES
 
 _FILE = Path("packaged", "ATen", "native", "native_functions.yaml")
 
@@ -201,17 +202,14 @@ def installed(diags: Diagnostics) -> Schema | None:
     paths = (Path(folder) / _FILE for folder in folders)
     path = next((path for path in paths if path.exists()), None)
     if path is None:
-        help = f"run {install.pip('torch')}"
-        diags.error("MG903", "torch is not installed for this Python", COMMAND_LINE, help=help)
+        diags.error(MESSAGES("no_torch", install=install.pip("torch")), COMMAND_LINE)
         return None
     try:
         version = importlib.metadata.version("torch")
         return read(path, version.partition("+")[0])  # a build for a GPU has the same schema
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
         why = str(error).splitlines()[0]
-        message = f"cannot read the schema of torch in {path}: {why}"
-        help = "install torch again"
-        diags.error("MG903", message, COMMAND_LINE, help=help)
+        diags.error(MESSAGES("unreadable_schema", path=path, reason=why), COMMAND_LINE)
         return None
 
 

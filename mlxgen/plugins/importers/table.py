@@ -25,11 +25,12 @@ from typing import Any, NamedTuple
 
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from ...diagnostics import Diagnostics, Related, Span
+from ...diagnostics import Diagnostics, Span
+from ...read import MESSAGES as READ
 from ...read.compose import compose_mapping
 from ...read.validate import validate
 from ...read.yaml import Document, Entry, read_text
-from . import terms
+from . import MESSAGES, terms
 
 FOLDER = Path(__file__).parent / "torch"
 NODES = FOLDER / "nodes.yaml"
@@ -129,9 +130,8 @@ def load(paths: Iterable[Path], kind: str, diags: Diagnostics) -> Table:
     for path in paths:
         for row in _rows(path, Origin(path.name, kind), diags):
             if row.overload in table and table[row.overload].span.file != row.span.file:
-                related = [Related("it is first given here", table[row.overload].span)]
-                message = f"two files have formulas for '{row.overload}'"
-                diags.error("MG902", message, row.span, help="remove one", related=related)
+                said = MESSAGES("formulas_twice", name=row.overload)
+                diags.error(said, row.span, related=[table[row.overload].span])
             table[row.overload] = row
     return table
 
@@ -148,9 +148,7 @@ def _rows(path: Path, origin: Origin, diags: Diagnostics) -> Iterable[Row]:
         span = document.at(key.start_mark.index, key.end_mark.index)
         name = str(key.value)
         if name in seen:
-            related = [Related("it is first given here", seen[name])]
-            message = f"the key '{name}' is given twice"
-            diags.error("MG003", message, span, related=related)
+            diags.error(READ("key_twice", key=name), span, related=[seen[name]])
         seen[name] = span
         row = _row(document, name, value, span, origin)
         if row:
@@ -160,8 +158,7 @@ def _rows(path: Path, origin: Origin, diags: Diagnostics) -> Iterable[Row]:
 def _row(document: Document, name: str, value: Node, span: Span, origin: Origin) -> Row | None:
     diags = document.diags
     if not isinstance(value, ScalarNode | MappingNode):
-        message = f"'{name}' must be a formula or a mapping of keys, not a list"
-        diags.error("MG102", message, span)
+        diags.error(MESSAGES("no_formula", name=name), span)
         return None
     reject = None
     node = value
@@ -178,8 +175,7 @@ def _row(document: Document, name: str, value: Node, span: Span, origin: Origin)
     before = len(diags)
     validate(entry, name, diags)
     for fixed in _FIXED.intersection(entry.data):
-        message = f"'{fixed}' cannot be set, because names and signatures come from torch"
-        diags.error("MG904", message, entry.span((fixed,), key=True), op=name, help="remove it")
+        diags.error(MESSAGES("fixed_key", key=fixed), entry.span((fixed,), key=True), op=name)
     _check_formulas(entry, name, diags)
     return Row(name, origin, entry.data, reject, span) if len(diags) == before else None
 
@@ -189,5 +185,5 @@ def _check_formulas(entry: Entry, name: str, diags: Diagnostics) -> None:
         try:
             _parse(text)
         except SyntaxError as error:
-            message = f"'{text.strip()}' is not a Python expression: {error.msg}"
-            diags.error("MG301", message, entry.span(place), op=name)
+            about = {"text": text.strip(), "reason": error.msg}
+            diags.error(MESSAGES("no_expression", **about), entry.span(place), op=name)

@@ -13,7 +13,9 @@ from typing import Any
 
 import yaml
 
+from ...command import MESSAGES as COMMAND
 from ...diagnostics import COMMAND_LINE, Diagnostics
+from . import MESSAGES
 
 _WIDTH = 100
 _MARK = b"# Written by mlxgen import"
@@ -109,10 +111,7 @@ def may_replace(paths: Iterable[Path], diags: Diagnostics) -> bool:
         except OSError:  # writing reports it
             continue
         if start not in (b"", _MARK):
-            shown = os.path.relpath(path)
-            message = f"refusing to overwrite {shown}, which `mlxgen import` did not write"
-            help = "move the file, or choose another name"
-            diags.error("MG607", message, COMMAND_LINE, help=help)
+            diags.error(MESSAGES("foreign_file", file=os.path.relpath(path)), COMMAND_LINE)
             return False
     return True
 
@@ -128,9 +127,8 @@ def replace(files: Mapping[Path, str], diags: Diagnostics) -> bool:
             for made in temporary.values():
                 with suppress(OSError):
                     made.unlink(missing_ok=True)
-            shown = os.path.relpath(path)
-            message = f"cannot write {shown}: {error.strerror or error}"
-            diags.error("MG607", message, COMMAND_LINE)
+            about = {"file": os.path.relpath(path), "reason": error.strerror or error}
+            diags.error(COMMAND("unwritable", **about), COMMAND_LINE)
             return False
     for path, made in temporary.items():
         made.replace(path)

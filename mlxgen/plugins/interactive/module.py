@@ -279,7 +279,7 @@ class _Project:
         """Report the compiler's errors in the functions, if the output contains any."""
         for error in compiler_errors(said, self._is_own):
             notes = tuple(map(self._named, error.notes))
-            self.diags.error("MG814", self._named(error.message), error.span, notes=notes)
+            self.diags.report(error.code, self._named(error.message), error.span, notes=notes)
         if not self.diags.ok:
             self.fail()
 

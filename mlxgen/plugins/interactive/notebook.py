@@ -24,9 +24,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ...diagnostics.messages import Messages
 from .load import check_of, obtain, progress
 from .request import Excerpt, LoadError, Request
 
+_MESSAGES = Messages(Path(__file__).with_name("messages.yaml"))
 _FENCE = re.compile(r"(```+|~~~+)\s*([\w+]*)\s*")
 _LANGUAGES = dict.fromkeys(("", "yaml", "yml"), "yaml") | {"cpp": "cpp", "c++": "cpp"}
 _LANGUAGES |= {"metal": "metal"}
@@ -83,26 +85,26 @@ def parts(cell: str) -> dict[str, Excerpt]:
         elif found:
             fence, language, begun = found[1], found[2].lower(), number
             if language not in _LANGUAGES:
-                expected = "a cell contains YAML and blocks of cpp and metal"
-                raise _wrong(cell, number, f"a block of '{found[2]}'", expected)
+                raise _wrong(cell, number, "foreign_block", language=found[2])
             kind = _LANGUAGES[language]
             continue
         of_kind = lines.setdefault(kind, [])
         of_kind += [""] * (number - len(of_kind)) + [line]
     if fence:
-        raise _wrong(cell, begun, "a block that does not end", f"it ends with a line of {fence}")
+        raise _wrong(cell, begun, "open_block", fence=fence)
     lines.setdefault("yaml", [])
     # The line of the magic itself is the first line.
     return {kind: Excerpt("\n".join(text) + "\n", _NAME, 1, cell) for kind, text in lines.items()}
 
 
-def _wrong(cell: str, number: int, message: str, help: str) -> LoadError:
+def _wrong(cell: str, number: int, wrong: str, **about: str) -> LoadError:
     from ...diagnostics import Diagnostics, Span
 
     diags = Diagnostics()
     diags.add_source(_NAME, f"\n{cell}")
     length = len(cell.splitlines()[number])
-    diags.error("MG001", message, Span(_NAME, number + 2, 1, number + 2, length + 1), help=help)
+    span = Span(_NAME, number + 2, 1, number + 2, length + 1)
+    diags.error(_MESSAGES(wrong, **about), span)
     return LoadError(diags.render_text(), diags.render_text(color=True))
 
 

@@ -78,7 +78,7 @@ def test(
         sys.exit(130)
 
 
-class Known(NamedTuple):
+class Tested(NamedTuple):
     """The inputs of an operator that was tested, and their hash."""
 
     inputs: Inputs
@@ -105,7 +105,7 @@ class _Run:
     names: Names
     metal: bool
     bench: bool
-    tested: dict[str, Known] = field(default_factory=dict)  # also if checks failed
+    tested: dict[str, Tested] = field(default_factory=dict)  # also if checks failed
 
     def watch(self, diags: Diagnostics) -> None:
         """Test again after each edit."""
@@ -159,7 +159,7 @@ class _Run:
         assert document is not None
         base, green = base_of(settings), _Green(settings, self.metal)
 
-        def unchanged(known: Mapping[str, Known]) -> set[str]:
+        def unchanged(known: Mapping[str, Tested]) -> set[str]:
             return {name for name, of in known.items() if of.inputs.hash(document, base) == of.hash}
 
         entries = self._named(document, settings, diags)
@@ -176,7 +176,7 @@ class _Run:
         found = chosen(settings, document, sources, entries, likely)
         require(diags.ok)
         inputs = {name: found.inputs(name) for name in entries}
-        now = {name: Known(of, of.hash(document, base)) for name, of in inputs.items()}
+        now = {name: Tested(of, of.hash(document, base)) for name, of in inputs.items()}
         package = _build(found, self.metal, self.bench, diags)
         results = {name: _Result(name) for name in entries}
         self._check(package, results)
@@ -366,12 +366,12 @@ class _Green:
     def __init__(self, settings: Settings, metal: bool) -> None:
         self.folder = folder() / "green"
         self.name = f"{digest(str(settings.yaml), settings.name, metal)}.json"
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, Tested] = {}
         with suppress(OSError, ValueError, TypeError, AttributeError):  # none is known
             found = json.loads((self.folder / self.name).read_text(encoding="utf-8"))
-            self.known = {name: Known(Inputs(*of), key) for name, (of, key) in found.items()}
+            self.known = {name: Tested(Inputs(*of), key) for name, (of, key) in found.items()}
 
-    def keep(self, now: Mapping[str, Known], passed: set[str]) -> None:
+    def keep(self, now: Mapping[str, Tested], passed: set[str]) -> None:
         """Record the operators whose checks passed.
 
         Others keep the inputs with which they passed before, in case that an edit is undone.

@@ -28,10 +28,10 @@ Arrays OperatorBase::jvp(
     }
   }
   if (argnums.empty()) {
-    return zeros_for(again(primals), s);
+    return zeros_for(call(primals), s);
   }
   if (own.jvp == Jvp::gradient && own.has_gradient) {
-    auto outputs = own.uses_outputs ? again(primals) : Arrays();
+    auto outputs = own.uses_outputs ? call(primals) : Arrays();
     auto term = [&](int arg, size_t i) -> Term {
       auto one = gradient_of(arg, primals, {tangents[i]}, outputs);
       return {one.argument, one.value ? Arrays{*one.value} : Arrays()};
@@ -40,12 +40,12 @@ Arrays OperatorBase::jvp(
         own.op, argnums, term, output_shapes(primals), {primals[0].dtype()}, s);
   }
   if (own.jvp == Jvp::linear) {
-    return again(with_arguments(zeros_for(primals, s), argnums, tangents));
+    return call(with_arguments(zeros_for(primals, s), argnums, tangents));
   }
   if (own.jvp == Jvp::composite) {
     return composite_jvp(forward(), primals, tangents, argnums);
   }
-  auto outputs = again(primals);
+  auto outputs = call(primals);
   auto pullback = [&](const Arrays& cotangents) {
     return vjp(primals, cotangents, argnums, outputs);
   };
@@ -86,17 +86,17 @@ std::pair<Arrays, std::vector<int>> OperatorBase::vmap(
   Arrays outputs;
   switch (own.vmap) {
     case Vmap::elementwise:
-      outputs = again(batch_to_front(inputs, axes, stream()));
+      outputs = call(batch_to_front(inputs, axes, stream()));
       break;
     case Vmap::batch:
       // Formulas of sizes and checks hold for a batch with elements only.
       if (batch_size(inputs, axes) > 0) {
-        outputs = again(batch_in_front(inputs, axes, stream()));
+        outputs = call(batch_in_front(inputs, axes, stream()));
         break;
       }
       [[fallthrough]];
     case Vmap::sequential: {
-      auto one = [&](const Arrays& element) { return again(element); };
+      auto one = [&](const Arrays& element) { return call(element); };
       outputs = vmap_sequential(one, inputs, axes, stream());
       break;
     }
@@ -108,7 +108,7 @@ std::pair<Arrays, std::vector<int>> OperatorBase::vmap(
 
 std::vector<Shape> OperatorBase::output_shapes(const Arrays& inputs) {
   std::vector<Shape> shapes;
-  for (const auto& out : again(inputs)) {
+  for (const auto& out : call(inputs)) {
     shapes.push_back(out.shape());
   }
   return shapes;

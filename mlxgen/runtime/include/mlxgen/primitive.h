@@ -109,7 +109,7 @@ class OperatorBase : public Primitive, public RowContiguousOutputs {
  private:
   virtual Rules rules() const = 0;
   // Members of the operator; rules() has those that exist.
-  virtual Arrays again(const Arrays& inputs) = 0;
+  virtual Arrays call(const Arrays& inputs) = 0;
   virtual Arrays composition(const Arrays& inputs) = 0;
   virtual Gradient gradient_of(
       int arg,
@@ -191,7 +191,7 @@ class Operator : public OperatorBase {
         has_gradient(),
         has_composite()};
   }
-  Arrays again(const Arrays& inputs) override {
+  Arrays call(const Arrays& inputs) override {
     return self().apply(inputs);
   }
   Arrays composition([[maybe_unused]] const Arrays& inputs) override {

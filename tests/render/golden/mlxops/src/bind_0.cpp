@@ -123,10 +123,25 @@ void bind_0(nb::module_& root) {
         Sine and cosine of the same angles, in one pass.
 
         Args:
-            x (array): Angles in radians.
+            x (array of any shape): Angles in radians.
 
         Returns:
-            tuple[array, array]: sin: ``sin(x)``; cos: ``cos(x)``
+            tuple[array, array]: sin of the shape of x, of the dtype of x: ``sin(x)``; cos of
+              the shape of x, of the dtype of x: ``cos(x)``
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import mlxops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> sin, cos = mlxops.sincos(x)
+            >>> sin.shape, cos.shape
+            ((3, 4), (3, 4))
       )pbdoc"));
   root.def(
       "segment_sum",
@@ -137,7 +152,7 @@ void bind_0(nb::module_& root) {
       nb::kw_only(),
       "stream"_a = nb::none(),
       nb::sig(
-          "def segment_sum(x: scalar | array, segment_ids: scalar | array, num_segments: int, *, stream: StreamOrDevice = None) -> array"),
+          "def segment_sum(x: array, segment_ids: array, num_segments: int, *, stream: StreamOrDevice = None) -> array"),
       mlxgen::doc(R"pbdoc(
         Sum the rows of an array that belong to the same segment.
 
@@ -151,7 +166,24 @@ void bind_0(nb::module_& root) {
             num_segments (int): Number of segments, and size of the output's first axis.
 
         Returns:
-            array of shape (num_segments, ...): The output array.
+            array of shape (num_segments, ...), of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+            segment_ids: int32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+            ValueError: num_segments must not be negative.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import mlxops
+            >>> x = mx.linspace(-2, 2, 24).reshape(8, 3)
+            >>> segment_ids = mx.array([0, 2, 3, 2, 5, -2, 4, 0], mx.int32)
+            >>> out = mlxops.segment_sum(x, segment_ids, 4)
+            >>> out.shape
+            (4, 3)
       )pbdoc"));
   root.def(
       "block_diag",
@@ -170,7 +202,26 @@ void bind_0(nb::module_& root) {
             arrays (list(array)): Arrays of at most two axes.
 
         Returns:
-            array: The output array.
+            array of shape [sum(a.shape[0] if a.ndim == 2 else 1 for a in arrays), sum(1 if
+              a.ndim == 0 else a.shape[-1] for a in arrays)], of the dtype of arrays: The output
+              array.
+
+        Dtypes:
+            arrays: any
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+            ValueError: at least one array is needed.
+            ValueError: the arrays must have at most 2 axes.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import mlxops
+            >>> arrays = [mx.linspace(-2, 2, 6).reshape(2, 3), mx.linspace(-2, 2, 1).reshape(1,
+            ...     1), mx.linspace(-2, 2, 4), mx.array(-2, mx.float32)]
+            >>> out = mlxops.block_diag(arrays)
+            >>> out.shape
+            (5, 9)
       )pbdoc"));
   module_examples.def(
       "axpby",
@@ -189,13 +240,29 @@ void bind_0(nb::module_& root) {
         The operator of MLX's tutorial on extensions.
 
         Args:
-            x (array): Input array or scalar.
-            y (array): Input array or scalar.
+            x (array of any shape): Input array or scalar.
+            y (array of any shape): Input array or scalar.
             alpha (float, optional): Factor of ``x``. Default: ``1.0``.
             beta (float, optional): Factor of ``y``. Default: ``1.0``.
 
         Returns:
-            array: The output array.
+            array of the common shape, of the promoted dtype: The output array.
+
+        Dtypes:
+            x, y: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+            ValueError: The shapes must be broadcastable.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import mlxops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> y = mx.linspace(-2, 2, 4)
+            >>> out = mlxops.examples.axpby(x, y, 1.5, -0.5)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
   module_special.def(
       "lgamma",
@@ -212,10 +279,24 @@ void bind_0(nb::module_& root) {
         Near its zeros on the negative axis, float64 is accurate to a few ulp of the terms that cancel.
 
         Args:
-            x (array): Input array or scalar.
+            x (array of any shape): Input array or scalar.
 
         Returns:
-            array: The output array.
+            array of the shape of x, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import mlxops
+            >>> x = mx.linspace(0.1, 6, 12).reshape(3, 4)
+            >>> out = mlxops.special.lgamma(x)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
   module_special.def(
       "gammaln",
@@ -232,10 +313,24 @@ void bind_0(nb::module_& root) {
         Near its zeros on the negative axis, float64 is accurate to a few ulp of the terms that cancel.
 
         Args:
-            x (array): Input array or scalar.
+            x (array of any shape): Input array or scalar.
 
         Returns:
-            array: The output array.
+            array of the shape of x, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import mlxops
+            >>> x = mx.linspace(0.1, 6, 12).reshape(3, 4)
+            >>> out = mlxops.special.lgamma(x)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
   module_special.def(
       "digamma",
@@ -251,10 +346,24 @@ void bind_0(nb::module_& root) {
         DLMF 5.2.2. ``-inf`` at 0, ``inf`` at -0 and NaN at the other poles, as in ``scipy.special.digamma``.
 
         Args:
-            x (array): Input array or scalar.
+            x (array of any shape): Input array or scalar.
 
         Returns:
-            array: The output array.
+            array of the shape of x, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import mlxops
+            >>> x = mx.linspace(0.1, 6, 12).reshape(3, 4)
+            >>> out = mlxops.special.digamma(x)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
   module_special.def(
       "psi",
@@ -270,10 +379,24 @@ void bind_0(nb::module_& root) {
         DLMF 5.2.2. ``-inf`` at 0, ``inf`` at -0 and NaN at the other poles, as in ``scipy.special.digamma``.
 
         Args:
-            x (array): Input array or scalar.
+            x (array of any shape): Input array or scalar.
 
         Returns:
-            array: The output array.
+            array of the shape of x, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import mlxops
+            >>> x = mx.linspace(0.1, 6, 12).reshape(3, 4)
+            >>> out = mlxops.special.digamma(x)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
   module_nn.def(
       "gated_delta",
@@ -289,7 +412,7 @@ void bind_0(nb::module_& root) {
       nb::kw_only(),
       "stream"_a = nb::none(),
       nb::sig(
-          "def gated_delta(q: scalar | array, k: scalar | array, v: scalar | array, g: scalar | array, beta: scalar | array, state: scalar | array | None = None, mask: scalar | array | None = None, cu_seqlens: scalar | array | None = None, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
+          "def gated_delta(q: array, k: array, v: array, g: array, beta: array, state: array | None = None, mask: array | None = None, cu_seqlens: array | None = None, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
       mlxgen::doc(R"pbdoc(
         The gated delta rule over time.
 
@@ -325,8 +448,33 @@ void bind_0(nb::module_& root) {
               checked: if they do not ascend, the sequences are unspecified.
 
         Returns:
-            tuple[array, array]: y of shape (B, T, Hv, Dv): The results for the queries; last of
-              shape (B, Hv, Dv, Dk): The state after the last step
+            tuple[array, array]: y of shape (B, T, Hv, Dv), of the promoted dtype: The results
+              for the queries; last of shape (B, Hv, Dv, Dk), of dtype float32, or float64 if
+              another argument is float64: The state after the last step
+
+        Dtypes:
+            q, k, v, beta: float16, bfloat16, float32, float64; integers become float32
+            g, state: float32, or float64 if another argument is float64
+            mask: bool_
+            cu_seqlens: int32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+            ValueError: Hv must be a multiple of Hk.
+            ValueError: Dk must be 1 to 256.
+            ValueError: cu_seqlens must have at least one number.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import mlxops
+            >>> q = mx.linspace(-2, 2, 30).reshape(2, 5, 1, 3)
+            >>> k = mx.linspace(-2, 2, 30).reshape(2, 5, 1, 3)
+            >>> v = mx.linspace(-2, 2, 80).reshape(2, 5, 2, 4)
+            >>> g = mx.linspace(0.5, 1.0, 20).reshape(2, 5, 2)
+            >>> beta = mx.linspace(0, 1.0, 20).reshape(2, 5, 2)
+            >>> y, last = mlxops.nn.gated_delta(q, k, v, g, beta)
+            >>> y.shape, last.shape
+            ((2, 5, 2, 4), (2, 2, 4, 3))
       )pbdoc"));
   module_nn.def(
       "embedding_bag",
@@ -339,7 +487,7 @@ void bind_0(nb::module_& root) {
       "mode"_a = "mean",
       "stream"_a = nb::none(),
       nb::sig(
-          "def embedding_bag(weight: scalar | array, indices: scalar | array, offsets: scalar | array | None = None, per_sample_weights: scalar | array | None = None, *, mode: Literal[\"mean\", \"sum\", \"max\"] = \"mean\", stream: StreamOrDevice = None) -> array"),
+          "def embedding_bag(weight: array, indices: array, offsets: array | None = None, per_sample_weights: array | None = None, *, mode: Literal[\"mean\", \"sum\", \"max\"] = \"mean\", stream: StreamOrDevice = None) -> array"),
       mlxgen::doc(R"pbdoc(
         Look up rows of a table and reduce them to one row for each bag, without storing these rows.
 
@@ -361,6 +509,23 @@ void bind_0(nb::module_& root) {
 
         Returns:
             array: A row for each bag, ``(B, D)``.
+
+        Dtypes:
+            weight, indices, offsets, per_sample_weights: any
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+            ValueError: indices must have 2 axes, bags and items, or 1 axis with offsets.
+            ValueError: per_sample_weights must have the shape of indices.
+            ValueError: per_sample_weights require the mode "sum".
+            ValueError: indices and offsets must be integers.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import mlxops
+            >>> weight = mx.linspace(-2, 2, 15).reshape(5, 3)
+            >>> indices = mx.array([[0, 2], [4, 4], [2, 1]], mx.int32)
+            >>> out = mlxops.nn.embedding_bag(weight, indices)
       )pbdoc"));
 }
 

@@ -115,7 +115,10 @@ void bind_0(nb::module_& root) {
             a (float):
 
         Returns:
-            list[array]: The outputs.
+            list[array]: out
+
+        Dtypes:
+            xs: any
       )pbdoc"));
   root.def(
       "scale",
@@ -130,11 +133,25 @@ void bind_0(nb::module_& root) {
         scale.
 
         Args:
-            x (array): Input array.
+            x (array of any shape): Input array.
             a (float):
 
         Returns:
-            array: The output array.
+            array of the shape of x, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers are errors
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 4)
+            >>> out = ops.scale(x, 2)
+            >>> out.shape
+            (4,)
       )pbdoc"));
   root.def(
       "blend",
@@ -152,14 +169,30 @@ void bind_0(nb::module_& root) {
         blend.
 
         Args:
-            x (array): Input array.
-            y (array): Input array.
+            x (array of any shape): Input array.
+            y (array of any shape): Input array.
             n (int):
-            flip (bool, optional): Default: ``False``.
-            mode (Literal["p", "q"], optional): Default: ``"p"``.
+            flip (bool, optional):  Default: ``False``.
+            mode (Literal["p", "q"], optional):  Default: ``"p"``.
 
         Returns:
-            array: The output array.
+            array of the common shape, of the promoted dtype: The output array.
+
+        Dtypes:
+            x, y: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+            ValueError: The shapes must be broadcastable.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> y = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> out = ops.blend(x, y, None)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
   root.def(
       "cube",
@@ -173,10 +206,24 @@ void bind_0(nb::module_& root) {
         cube.
 
         Args:
-            x (array): Input array.
+            x (array of any shape): Input array.
 
         Returns:
-            array: The output array.
+            array of the shape of x, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> out = ops.cube(x)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
   root.def(
       "step",
@@ -190,10 +237,25 @@ void bind_0(nb::module_& root) {
         step.
 
         Args:
-            x (array): Input array.
+            x (array of any shape): Input array.
 
         Returns:
-            array: The output array.
+            array of the shape of x, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+            ValueError: It cannot be differentiated with respect to x.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> out = ops.step(x)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
   root.def(
       "halves",
@@ -210,7 +272,15 @@ void bind_0(nb::module_& root) {
             x (array): Input array.
 
         Returns:
-            tuple[array, array]: The outputs.
+            tuple[array, array]: low of shape x.shape, of the dtype of x; high of shape
+              x.shape[:-1] + (1,), of the dtype of x
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+            ValueError: x must have columns.
       )pbdoc"));
   root.def(
       "norm",
@@ -221,17 +291,24 @@ void bind_0(nb::module_& root) {
       nb::kw_only(),
       "stream"_a = nb::none(),
       nb::sig(
-          "def norm(x: scalar | array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
+          "def norm(x: array, weight: array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
       mlxgen::doc(R"pbdoc(
         norm.
 
         Args:
             x (array of shape (..., width)): Input array.
             weight (array of shape (width,), optional): Input array.
-            eps (float, optional): Default: ``1e-05``.
+            eps (float, optional):  Default: ``1e-05``.
 
         Returns:
-            tuple[array, array]: The outputs.
+            tuple[array, array]: out of shape (..., width), of the promoted dtype; scale of
+              shape (...), of dtype float32
+
+        Dtypes:
+            x, weight: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
       )pbdoc"));
   root.def(
       "carry",
@@ -250,7 +327,15 @@ void bind_0(nb::module_& root) {
             state (array, optional): Input array.
 
         Returns:
-            tuple[array, array]: The outputs.
+            tuple[array, array]: out of shape x.shape, of the dtype of x; last of shape x.shape,
+              of dtype float32, or float64 if another argument is float64
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+            state: float32, or float64 if another argument is float64
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
       )pbdoc"));
   root.def(
       "gain",
@@ -265,11 +350,25 @@ void bind_0(nb::module_& root) {
         gain.
 
         Args:
-            x (array): Input array.
+            x (array of any shape): Input array.
             gain (float):
 
         Returns:
-            array: The output array.
+            array of the shape of x, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> out = ops.gain(x, None)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
 }
 

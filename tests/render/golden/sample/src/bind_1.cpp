@@ -135,10 +135,13 @@ void bind_1(nb::module_& root) {
         Args:
             x (array): Input array.
             axis (int | Sequence[int] | None, optional):
-            keepdims (bool, optional): Default: ``False``.
+            keepdims (bool, optional):  Default: ``False``.
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            x: any
       )pbdoc"));
   root.def(
       "dense",
@@ -160,10 +163,16 @@ void bind_1(nb::module_& root) {
             x (array): Input array.
             w (array): Input array.
             b (array, optional): Input array.
-            transpose (bool, optional): Default: ``False``.
+            transpose (bool, optional):  Default: ``False``.
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            x, w, b: any
+
+        Raises:
+            ValueError: w must have two axes.
       )pbdoc"));
   root.def(
       "weird",
@@ -179,10 +188,13 @@ void bind_1(nb::module_& root) {
 
         Args:
             x (array): Input array.
-            mode (Literal["sum", "max \"of\" all"], optional): Default: ``"sum"``.
+            mode (Literal["sum", "max \"of\" all"], optional):  Default: ``"sum"``.
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            x: any
       )pbdoc"));
   root.def(
       "both",
@@ -201,7 +213,10 @@ void bind_1(nb::module_& root) {
             y (array): Input array.
 
         Returns:
-            tuple[array, array]: The outputs.
+            tuple[array, array]: add; mul
+
+        Dtypes:
+            x, y: any
       )pbdoc"));
   root.def(
       "steps",
@@ -217,7 +232,7 @@ void bind_1(nb::module_& root) {
 
         Args:
             n (int):
-            step (float, optional): Default: ``0.5``.
+            step (float, optional):  Default: ``0.5``.
 
         Returns:
             array: The output array.
@@ -234,10 +249,24 @@ void bind_1(nb::module_& root) {
         square.
 
         Args:
-            x (array): Input array.
+            x (array of any shape): Input array.
 
         Returns:
-            array: The output array.
+            array of the shape of x, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> out = ops.square(x)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
   root.def(
       "scale2",
@@ -253,12 +282,26 @@ void bind_1(nb::module_& root) {
         scale2.
 
         Args:
-            x (array): Input array.
+            x (array of any shape): Input array.
             a (float):
-            b (float, optional): Default: ``1.0``.
+            b (float, optional):  Default: ``1.0``.
 
         Returns:
-            array: The output array.
+            array of the shape of x, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> out = ops.scale2(x, None)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
   root.def(
       "segments",
@@ -279,7 +322,15 @@ void bind_1(nb::module_& root) {
             count (int):
 
         Returns:
-            array: The output array.
+            array of shape (count,) + x.shape[1:], of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+            ids: int32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+            ValueError: ids must have one axis.
       )pbdoc"));
   root.def(
       "rows",
@@ -295,10 +346,16 @@ void bind_1(nb::module_& root) {
 
         Args:
             x (array): Input array.
-            n (int, optional): Default: ``8``.
+            n (int, optional):  Default: ``8``.
 
         Returns:
-            array: The output array.
+            array of shape x.shape, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
       )pbdoc"));
   root.def(
       "gated",
@@ -318,6 +375,16 @@ void bind_1(nb::module_& root) {
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            x, gate: any
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> gate = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> out = ops.gated(x, gate)
       )pbdoc"));
 }
 

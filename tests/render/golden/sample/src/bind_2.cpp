@@ -89,11 +89,22 @@ void bind_2(nb::module_& root) {
         See `tanh`.
 
         Args:
-            x (array): the input
+            x (array of any shape): the input
             cap (float, optional): the cap Default: ``50.0``.
 
         Returns:
-            array: the capped array
+            array of the shape of x: the capped array
+
+        Dtypes:
+            x: any
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-3, 3, 6).reshape(2, 3)
+            >>> out = ops.nn.activations.softcap(x, 2.5)
+            >>> out.shape
+            (2, 3)
       )pbdoc"));
   module_nn_activations.def(
       "soft_cap",
@@ -110,11 +121,22 @@ void bind_2(nb::module_& root) {
         See `tanh`.
 
         Args:
-            x (array): the input
+            x (array of any shape): the input
             cap (float, optional): the cap Default: ``50.0``.
 
         Returns:
-            array: the capped array
+            array of the shape of x: the capped array
+
+        Dtypes:
+            x: any
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-3, 3, 6).reshape(2, 3)
+            >>> out = ops.nn.activations.softcap(x, 2.5)
+            >>> out.shape
+            (2, 3)
       )pbdoc"));
   root.def(
       "parts",
@@ -129,11 +151,26 @@ void bind_2(nb::module_& root) {
         parts.
 
         Args:
-            x (array): Input array.
-            a (float, optional): Default: ``1.0``.
+            x (array of any shape): Input array.
+            a (float, optional):  Default: ``1.0``.
 
         Returns:
-            tuple[array, array]: The outputs.
+            tuple[array, array]: low of the shape of x, of the dtype of x; high of the shape of
+              x, of the dtype of x
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> low, high = ops.parts(x)
+            >>> low.shape, high.shape
+            ((3, 4), (3, 4))
       )pbdoc"));
   root.def(
       "powers",
@@ -147,10 +184,25 @@ void bind_2(nb::module_& root) {
         powers.
 
         Args:
-            x (array): Input array.
+            x (array of any shape): Input array.
 
         Returns:
-            tuple[array, array]: The outputs.
+            tuple[array, array]: two of the shape of x, of the dtype of x; three of the shape of
+              x, of the dtype of x
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> two, three = ops.powers(x)
+            >>> two.shape, three.shape
+            ((3, 4), (3, 4))
       )pbdoc"));
   root.def(
       "total",
@@ -167,7 +219,13 @@ void bind_2(nb::module_& root) {
             x (array): Input array.
 
         Returns:
-            array: The output array.
+            array of shape (), of dtype x.dtype: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
       )pbdoc"));
   root.def(
       "count_bits",
@@ -184,7 +242,13 @@ void bind_2(nb::module_& root) {
             x (array): Input array.
 
         Returns:
-            array: The output array.
+            array of shape (), of the dtype of x: The output array.
+
+        Dtypes:
+            x: int32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
       )pbdoc"));
   root.def(
       "by_hand",
@@ -198,10 +262,24 @@ void bind_2(nb::module_& root) {
         by_hand.
 
         Args:
-            x (array): Input array.
+            x (array of any shape): Input array.
 
         Returns:
-            array: The output array.
+            array of the shape of x, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> out = ops.by_hand(x)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
   root.def(
       "_picked",
@@ -219,6 +297,9 @@ void bind_2(nb::module_& root) {
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            self: any
       )pbdoc"));
   root.def(
       "masked",
@@ -229,7 +310,7 @@ void bind_2(nb::module_& root) {
       "fill"_a = 0.0,
       "stream"_a = nb::none(),
       nb::sig(
-          "def masked(x: scalar | array, mask: scalar | array | Literal[\"none\", \"all\"] | None = None, *, fill: float = 0.0, stream: StreamOrDevice = None) -> array"),
+          "def masked(x: array, mask: array | Literal[\"none\", \"all\"] | None = None, *, fill: float = 0.0, stream: StreamOrDevice = None) -> array"),
       mlxgen::doc(R"pbdoc(
         masked.
 
@@ -237,10 +318,16 @@ void bind_2(nb::module_& root) {
             x (array of shape (N, D)): Input array.
             mask (array | Literal["none", "all"] | None of shape (N, D), optional): Input array,
               or one of these strings.
-            fill (float, optional): Default: ``0.0``.
+            fill (float, optional):  Default: ``0.0``.
 
         Returns:
-            array: The output array.
+            array of shape x.shape, of the promoted dtype: The output array.
+
+        Dtypes:
+            x, mask: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
       )pbdoc"));
 }
 

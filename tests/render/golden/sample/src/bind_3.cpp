@@ -164,6 +164,9 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            x: any
       )pbdoc"));
   root.def(
       "softplus",
@@ -181,6 +184,9 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            x: any
       )pbdoc"));
   root.def(
       "twice",
@@ -198,6 +204,9 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            x: any
       )pbdoc"));
   root.def(
       "moments",
@@ -213,10 +222,13 @@ void bind_3(nb::module_& root) {
 
         Args:
             x (array): Input array.
-            axis (int, optional): Default: ``-1``.
+            axis (int, optional):  Default: ``-1``.
 
         Returns:
             tuple[array, array]: mean: the mean; var: the variance
+
+        Dtypes:
+            x: any
       )pbdoc"));
   root.def(
       "straight",
@@ -236,6 +248,12 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            x, y: any
+
+        Raises:
+            ValueError: It cannot be differentiated with respect to y.
       )pbdoc"));
   root.def(
       "calls",
@@ -251,10 +269,13 @@ void bind_3(nb::module_& root) {
 
         Args:
             x (array): Input array.
-            n (int, optional): Default: ``2``.
+            n (int, optional):  Default: ``2``.
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            x: any
       )pbdoc"));
   root.def(
       "bent",
@@ -269,11 +290,26 @@ void bind_3(nb::module_& root) {
         bent.
 
         Args:
-            x (array): Input array.
-            a (float, optional): Default: ``1.0``.
+            x (array of any shape): Input array.
+            a (float, optional):  Default: ``1.0``.
 
         Returns:
-            array: The output array.
+            array of the shape of x, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+            ValueError: It cannot be differentiated with respect to x.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> out = ops.bent(x)
+            >>> out.shape
+            (3, 4)
       )pbdoc"));
   root.def(
       "join",
@@ -290,7 +326,13 @@ void bind_3(nb::module_& root) {
             xs (list(array)): Input array.
 
         Returns:
-            array: The output array.
+            array of shape (sum(x.shape[0] for x in xs),), of the dtype of xs: The output array.
+
+        Dtypes:
+            xs: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
       )pbdoc"));
   root.def(
       "all_types",
@@ -327,7 +369,22 @@ void bind_3(nb::module_& root) {
             maybe (float | None, optional):
 
         Returns:
-            array: The output array.
+            array of shape shape, of the dtype of x: The output array.
+
+        Dtypes:
+            x: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+            ValueError: It cannot be differentiated with respect to x.
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> out = ops.all_types(x, 1.0, 2, True, "t", "q", [1], [2], 0, mx.float32)
+            >>> out.shape
+            (2,)
       )pbdoc"));
   root.def(
       "pick",
@@ -347,6 +404,9 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            self, default: any
       )pbdoc"));
   module_nn.def(
       "pick_one",
@@ -366,6 +426,9 @@ void bind_3(nb::module_& root) {
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            self, default: any
       )pbdoc"));
   root.def(
       "pick",
@@ -385,10 +448,19 @@ void bind_3(nb::module_& root) {
         Args:
             self (array): Input array.
             dim (int):
-            EPS (float, optional): Default: ``1e-05``.
+            EPS (float, optional):  Default: ``1e-05``.
 
         Returns:
             array: The output array.
+
+        Dtypes:
+            self: any
+
+        Example:
+            >>> import mlx.core as mx
+            >>> import ops
+            >>> self = mx.linspace(-2, 2, 12).reshape(3, 4)
+            >>> out = ops.pick(self, 0)
       )pbdoc"));
   root.def(
       "normalize",
@@ -406,10 +478,16 @@ void bind_3(nb::module_& root) {
         Args:
             x (array): Input array.
             weight (array, optional): Input array.
-            eps (float, optional): Default: ``1e-05``.
+            eps (float, optional):  Default: ``1e-05``.
 
         Returns:
-            tuple[array, array, array]: The outputs.
+            tuple[array, array, array]: y; mean; rstd
+
+        Dtypes:
+            x, weight: any
+
+        Raises:
+            ValueError: x needs an axis.
       )pbdoc"));
 }
 

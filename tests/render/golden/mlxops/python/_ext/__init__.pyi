@@ -30,13 +30,28 @@ def sincos(x: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, 
     Sine and cosine of the same angles, in one pass.
 
     Args:
-        x (array): Angles in radians.
+        x (array of any shape): Angles in radians.
 
     Returns:
-        tuple[array, array]: sin: ``sin(x)``; cos: ``cos(x)``
+        tuple[array, array]: sin of the shape of x, of the dtype of x: ``sin(x)``; cos of
+          the shape of x, of the dtype of x: ``cos(x)``
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import mlxops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> sin, cos = mlxops.sincos(x)
+        >>> sin.shape, cos.shape
+        ((3, 4), (3, 4))
     """
 
-def segment_sum(x: scalar | array, segment_ids: scalar | array, num_segments: int, *, stream: StreamOrDevice = None) -> array:
+def segment_sum(x: array, segment_ids: array, num_segments: int, *, stream: StreamOrDevice = None) -> array:
     """
     Sum the rows of an array that belong to the same segment.
 
@@ -50,7 +65,24 @@ def segment_sum(x: scalar | array, segment_ids: scalar | array, num_segments: in
         num_segments (int): Number of segments, and size of the output's first axis.
 
     Returns:
-        array of shape (num_segments, ...): The output array.
+        array of shape (num_segments, ...), of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+        segment_ids: int32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: num_segments must not be negative.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import mlxops
+        >>> x = mx.linspace(-2, 2, 24).reshape(8, 3)
+        >>> segment_ids = mx.array([0, 2, 3, 2, 5, -2, 4, 0], mx.int32)
+        >>> out = mlxops.segment_sum(x, segment_ids, 4)
+        >>> out.shape
+        (4, 3)
     """
 
 def block_diag(arrays: Sequence[scalar | array], *, stream: StreamOrDevice = None) -> array:
@@ -63,7 +95,26 @@ def block_diag(arrays: Sequence[scalar | array], *, stream: StreamOrDevice = Non
         arrays (list(array)): Arrays of at most two axes.
 
     Returns:
-        array: The output array.
+        array of shape [sum(a.shape[0] if a.ndim == 2 else 1 for a in arrays), sum(1 if
+          a.ndim == 0 else a.shape[-1] for a in arrays)], of the dtype of arrays: The output
+          array.
+
+    Dtypes:
+        arrays: any
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: at least one array is needed.
+        ValueError: the arrays must have at most 2 axes.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import mlxops
+        >>> arrays = [mx.linspace(-2, 2, 6).reshape(2, 3), mx.linspace(-2, 2, 1).reshape(1,
+        ...     1), mx.linspace(-2, 2, 4), mx.array(-2, mx.float32)]
+        >>> out = mlxops.block_diag(arrays)
+        >>> out.shape
+        (5, 9)
     """
 
 def dispatch_table() -> dict[str, dict[str, dict[str, str | list[str]]]]:

@@ -64,6 +64,9 @@ def exp2(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
 
     Returns:
         array: The output array.
+
+    Dtypes:
+        x: any
     """
 
 def softplus(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
@@ -75,6 +78,9 @@ def softplus(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
 
     Returns:
         array: The output array.
+
+    Dtypes:
+        x: any
     """
 
 def logsumexp(x: scalar | array, axis: int | Sequence[int] | None = None, keepdims: bool = False, *, stream: StreamOrDevice = None) -> array:
@@ -84,10 +90,13 @@ def logsumexp(x: scalar | array, axis: int | Sequence[int] | None = None, keepdi
     Args:
         x (array): Input array.
         axis (int | Sequence[int] | None, optional):
-        keepdims (bool, optional): Default: ``False``.
+        keepdims (bool, optional):  Default: ``False``.
 
     Returns:
         array: The output array.
+
+    Dtypes:
+        x: any
     """
 
 def twice(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
@@ -99,6 +108,9 @@ def twice(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
 
     Returns:
         array: The output array.
+
+    Dtypes:
+        x: any
     """
 
 @deprecated("use linear")
@@ -112,10 +124,16 @@ def dense(x: scalar | array, w: scalar | array, b: scalar | array | None = None,
         x (array): Input array.
         w (array): Input array.
         b (array, optional): Input array.
-        transpose (bool, optional): Default: ``False``.
+        transpose (bool, optional):  Default: ``False``.
 
     Returns:
         array: The output array.
+
+    Dtypes:
+        x, w, b: any
+
+    Raises:
+        ValueError: w must have two axes.
     """
 
 def moments(x: scalar | array, axis: int = -1, *, stream: StreamOrDevice = None) -> tuple[array, array]:
@@ -124,10 +142,13 @@ def moments(x: scalar | array, axis: int = -1, *, stream: StreamOrDevice = None)
 
     Args:
         x (array): Input array.
-        axis (int, optional): Default: ``-1``.
+        axis (int, optional):  Default: ``-1``.
 
     Returns:
         tuple[array, array]: mean: the mean; var: the variance
+
+    Dtypes:
+        x: any
     """
 
 def scaled(xs: Sequence[scalar | array], a: float, *, stream: StreamOrDevice = None) -> list[array]:
@@ -139,7 +160,10 @@ def scaled(xs: Sequence[scalar | array], a: float, *, stream: StreamOrDevice = N
         a (float):
 
     Returns:
-        list[array]: The outputs.
+        list[array]: out
+
+    Dtypes:
+        xs: any
     """
 
 def weird(x: scalar | array, mode: Literal["sum", "max \"of\" all"] = "sum", *, stream: StreamOrDevice = None) -> array:
@@ -148,10 +172,13 @@ def weird(x: scalar | array, mode: Literal["sum", "max \"of\" all"] = "sum", *, 
 
     Args:
         x (array): Input array.
-        mode (Literal["sum", "max \\"of\\" all"], optional): Default: ``"sum"``.
+        mode (Literal["sum", "max \\"of\\" all"], optional):  Default: ``"sum"``.
 
     Returns:
         array: The output array.
+
+    Dtypes:
+        x: any
     """
 
 def straight(x: scalar | array, y: scalar | array | None = None, *, stream: StreamOrDevice = None) -> array:
@@ -164,6 +191,12 @@ def straight(x: scalar | array, y: scalar | array | None = None, *, stream: Stre
 
     Returns:
         array: The output array.
+
+    Dtypes:
+        x, y: any
+
+    Raises:
+        ValueError: It cannot be differentiated with respect to y.
     """
 
 def both(x: scalar | array, y: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, array]:
@@ -175,7 +208,10 @@ def both(x: scalar | array, y: scalar | array, *, stream: StreamOrDevice = None)
         y (array): Input array.
 
     Returns:
-        tuple[array, array]: The outputs.
+        tuple[array, array]: add; mul
+
+    Dtypes:
+        x, y: any
     """
 
 def calls(x: scalar | array, n: int = 2, *, stream: StreamOrDevice = None) -> array:
@@ -184,10 +220,13 @@ def calls(x: scalar | array, n: int = 2, *, stream: StreamOrDevice = None) -> ar
 
     Args:
         x (array): Input array.
-        n (int, optional): Default: ``2``.
+        n (int, optional):  Default: ``2``.
 
     Returns:
         array: The output array.
+
+    Dtypes:
+        x: any
     """
 
 def steps(n: int, step: float = 0.5, *, stream: StreamOrDevice = None) -> array:
@@ -196,7 +235,7 @@ def steps(n: int, step: float = 0.5, *, stream: StreamOrDevice = None) -> array:
 
     Args:
         n (int):
-        step (float, optional): Default: ``0.5``.
+        step (float, optional):  Default: ``0.5``.
 
     Returns:
         array: The output array.
@@ -207,10 +246,24 @@ def square(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
     square.
 
     Args:
-        x (array): Input array.
+        x (array of any shape): Input array.
 
     Returns:
-        array: The output array.
+        array of the shape of x, of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> out = ops.square(x)
+        >>> out.shape
+        (3, 4)
     """
 
 def scale(x: scalar | array, a: float, *, stream: StreamOrDevice = None) -> array:
@@ -218,11 +271,25 @@ def scale(x: scalar | array, a: float, *, stream: StreamOrDevice = None) -> arra
     scale.
 
     Args:
-        x (array): Input array.
+        x (array of any shape): Input array.
         a (float):
 
     Returns:
-        array: The output array.
+        array of the shape of x, of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers are errors
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 4)
+        >>> out = ops.scale(x, 2)
+        >>> out.shape
+        (4,)
     """
 
 def scale2(x: scalar | array, a: float, b: float = 1.0, *, stream: StreamOrDevice = None) -> array:
@@ -230,12 +297,26 @@ def scale2(x: scalar | array, a: float, b: float = 1.0, *, stream: StreamOrDevic
     scale2.
 
     Args:
-        x (array): Input array.
+        x (array of any shape): Input array.
         a (float):
-        b (float, optional): Default: ``1.0``.
+        b (float, optional):  Default: ``1.0``.
 
     Returns:
-        array: The output array.
+        array of the shape of x, of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> out = ops.scale2(x, None)
+        >>> out.shape
+        (3, 4)
     """
 
 def blend(x: scalar | array, y: scalar | array, n: int, flip: bool = False, mode: Literal["p", "q"] = "p", *, stream: StreamOrDevice = None) -> array:
@@ -243,14 +324,30 @@ def blend(x: scalar | array, y: scalar | array, n: int, flip: bool = False, mode
     blend.
 
     Args:
-        x (array): Input array.
-        y (array): Input array.
+        x (array of any shape): Input array.
+        y (array of any shape): Input array.
         n (int):
-        flip (bool, optional): Default: ``False``.
-        mode (Literal["p", "q"], optional): Default: ``"p"``.
+        flip (bool, optional):  Default: ``False``.
+        mode (Literal["p", "q"], optional):  Default: ``"p"``.
 
     Returns:
-        array: The output array.
+        array of the common shape, of the promoted dtype: The output array.
+
+    Dtypes:
+        x, y: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: The shapes must be broadcastable.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> y = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> out = ops.blend(x, y, None)
+        >>> out.shape
+        (3, 4)
     """
 
 def parts(x: scalar | array, a: float = 1.0, *, stream: StreamOrDevice = None) -> tuple[array, array]:
@@ -258,11 +355,26 @@ def parts(x: scalar | array, a: float = 1.0, *, stream: StreamOrDevice = None) -
     parts.
 
     Args:
-        x (array): Input array.
-        a (float, optional): Default: ``1.0``.
+        x (array of any shape): Input array.
+        a (float, optional):  Default: ``1.0``.
 
     Returns:
-        tuple[array, array]: The outputs.
+        tuple[array, array]: low of the shape of x, of the dtype of x; high of the shape of
+          x, of the dtype of x
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> low, high = ops.parts(x)
+        >>> low.shape, high.shape
+        ((3, 4), (3, 4))
     """
 
 def cube(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
@@ -270,10 +382,24 @@ def cube(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
     cube.
 
     Args:
-        x (array): Input array.
+        x (array of any shape): Input array.
 
     Returns:
-        array: The output array.
+        array of the shape of x, of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> out = ops.cube(x)
+        >>> out.shape
+        (3, 4)
     """
 
 def bent(x: scalar | array, a: float = 1.0, *, stream: StreamOrDevice = None) -> array:
@@ -281,11 +407,26 @@ def bent(x: scalar | array, a: float = 1.0, *, stream: StreamOrDevice = None) ->
     bent.
 
     Args:
-        x (array): Input array.
-        a (float, optional): Default: ``1.0``.
+        x (array of any shape): Input array.
+        a (float, optional):  Default: ``1.0``.
 
     Returns:
-        array: The output array.
+        array of the shape of x, of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: It cannot be differentiated with respect to x.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> out = ops.bent(x)
+        >>> out.shape
+        (3, 4)
     """
 
 def powers(x: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, array]:
@@ -293,10 +434,25 @@ def powers(x: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, 
     powers.
 
     Args:
-        x (array): Input array.
+        x (array of any shape): Input array.
 
     Returns:
-        tuple[array, array]: The outputs.
+        tuple[array, array]: two of the shape of x, of the dtype of x; three of the shape of
+          x, of the dtype of x
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> two, three = ops.powers(x)
+        >>> two.shape, three.shape
+        ((3, 4), (3, 4))
     """
 
 def step(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
@@ -304,10 +460,25 @@ def step(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
     step.
 
     Args:
-        x (array): Input array.
+        x (array of any shape): Input array.
 
     Returns:
-        array: The output array.
+        array of the shape of x, of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: It cannot be differentiated with respect to x.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> out = ops.step(x)
+        >>> out.shape
+        (3, 4)
     """
 
 def total(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
@@ -318,7 +489,13 @@ def total(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
         x (array): Input array.
 
     Returns:
-        array: The output array.
+        array of shape (), of dtype x.dtype: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
     """
 
 def halves(x: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, array]:
@@ -329,7 +506,15 @@ def halves(x: scalar | array, *, stream: StreamOrDevice = None) -> tuple[array, 
         x (array): Input array.
 
     Returns:
-        tuple[array, array]: The outputs.
+        tuple[array, array]: low of shape x.shape, of the dtype of x; high of shape
+          x.shape[:-1] + (1,), of the dtype of x
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: x must have columns.
     """
 
 def join(xs: Sequence[scalar | array], *, stream: StreamOrDevice = None) -> array:
@@ -340,7 +525,13 @@ def join(xs: Sequence[scalar | array], *, stream: StreamOrDevice = None) -> arra
         xs (list(array)): Input array.
 
     Returns:
-        array: The output array.
+        array of shape (sum(x.shape[0] for x in xs),), of the dtype of xs: The output array.
+
+    Dtypes:
+        xs: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
     """
 
 def segments(x: scalar | array, ids: scalar | array, count: int, *, stream: StreamOrDevice = None) -> array:
@@ -353,20 +544,35 @@ def segments(x: scalar | array, ids: scalar | array, count: int, *, stream: Stre
         count (int):
 
     Returns:
-        array: The output array.
+        array of shape (count,) + x.shape[1:], of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+        ids: int32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: ids must have one axis.
     """
 
-def norm(x: scalar | array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array]:
+def norm(x: array, weight: array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array]:
     """
     norm.
 
     Args:
         x (array of shape (..., width)): Input array.
         weight (array of shape (width,), optional): Input array.
-        eps (float, optional): Default: ``1e-05``.
+        eps (float, optional):  Default: ``1e-05``.
 
     Returns:
-        tuple[array, array]: The outputs.
+        tuple[array, array]: out of shape (..., width), of the promoted dtype; scale of
+          shape (...), of dtype float32
+
+    Dtypes:
+        x, weight: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
     """
 
 def all_types(x: scalar | array, a: float, n: int, flag: bool, text: str, mode: Literal["p", "q"], list: Sequence[int], shape: Sequence[int], axes: int | Sequence[int] | None, dtype: Dtype, maybe: float | None = None, *, stream: StreamOrDevice = None) -> array:
@@ -387,7 +593,22 @@ def all_types(x: scalar | array, a: float, n: int, flag: bool, text: str, mode: 
         maybe (float | None, optional):
 
     Returns:
-        array: The output array.
+        array of shape shape, of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: It cannot be differentiated with respect to x.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> out = ops.all_types(x, 1.0, 2, True, "t", "q", [1], [2], 0, mx.float32)
+        >>> out.shape
+        (2,)
     """
 
 def count_bits(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
@@ -398,7 +619,13 @@ def count_bits(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
         x (array): Input array.
 
     Returns:
-        array: The output array.
+        array of shape (), of the dtype of x: The output array.
+
+    Dtypes:
+        x: int32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
     """
 
 def by_hand(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
@@ -406,10 +633,24 @@ def by_hand(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
     by_hand.
 
     Args:
-        x (array): Input array.
+        x (array of any shape): Input array.
 
     Returns:
-        array: The output array.
+        array of the shape of x, of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> out = ops.by_hand(x)
+        >>> out.shape
+        (3, 4)
     """
 
 def carry(x: scalar | array, state: scalar | array | None = None, *, stream: StreamOrDevice = None) -> tuple[array, array]:
@@ -421,7 +662,15 @@ def carry(x: scalar | array, state: scalar | array | None = None, *, stream: Str
         state (array, optional): Input array.
 
     Returns:
-        tuple[array, array]: The outputs.
+        tuple[array, array]: out of shape x.shape, of the dtype of x; last of shape x.shape,
+          of dtype float32, or float64 if another argument is float64
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+        state: float32, or float64 if another argument is float64
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
     """
 
 def gain(x: scalar | array, gain: float, *, stream: StreamOrDevice = None) -> array:
@@ -429,11 +678,25 @@ def gain(x: scalar | array, gain: float, *, stream: StreamOrDevice = None) -> ar
     gain.
 
     Args:
-        x (array): Input array.
+        x (array of any shape): Input array.
         gain (float):
 
     Returns:
-        array: The output array.
+        array of the shape of x, of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> out = ops.gain(x, None)
+        >>> out.shape
+        (3, 4)
     """
 
 def rows(x: scalar | array, n: int = 8, *, stream: StreamOrDevice = None) -> array:
@@ -442,10 +705,16 @@ def rows(x: scalar | array, n: int = 8, *, stream: StreamOrDevice = None) -> arr
 
     Args:
         x (array): Input array.
-        n (int, optional): Default: ``8``.
+        n (int, optional):  Default: ``8``.
 
     Returns:
-        array: The output array.
+        array of shape x.shape, of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
     """
 
 @overload
@@ -459,6 +728,9 @@ def pick(self: scalar | array, default: scalar | array | None = None, *, stream:
 
     Returns:
         array: The output array.
+
+    Dtypes:
+        self, default: any
     """
 
 @overload
@@ -472,10 +744,19 @@ def pick(self: scalar | array, dim: int, *, EPS: float = 1e-05, stream: StreamOr
     Args:
         self (array): Input array.
         dim (int):
-        EPS (float, optional): Default: ``1e-05``.
+        EPS (float, optional):  Default: ``1e-05``.
 
     Returns:
         array: The output array.
+
+    Dtypes:
+        self: any
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> self = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> out = ops.pick(self, 0)
     """
 
 def _picked(self: scalar | array, *, stream: StreamOrDevice = None) -> array:
@@ -487,6 +768,9 @@ def _picked(self: scalar | array, *, stream: StreamOrDevice = None) -> array:
 
     Returns:
         array: The output array.
+
+    Dtypes:
+        self: any
     """
 
 def normalize(x: scalar | array, weight: scalar | array | None = None, eps: float = 1e-05, *, stream: StreamOrDevice = None) -> tuple[array, array, array]:
@@ -496,13 +780,19 @@ def normalize(x: scalar | array, weight: scalar | array | None = None, eps: floa
     Args:
         x (array): Input array.
         weight (array, optional): Input array.
-        eps (float, optional): Default: ``1e-05``.
+        eps (float, optional):  Default: ``1e-05``.
 
     Returns:
-        tuple[array, array, array]: The outputs.
+        tuple[array, array, array]: y; mean; rstd
+
+    Dtypes:
+        x, weight: any
+
+    Raises:
+        ValueError: x needs an axis.
     """
 
-def masked(x: scalar | array, mask: scalar | array | Literal["none", "all"] | None = None, *, fill: float = 0.0, stream: StreamOrDevice = None) -> array:
+def masked(x: array, mask: array | Literal["none", "all"] | None = None, *, fill: float = 0.0, stream: StreamOrDevice = None) -> array:
     """
     masked.
 
@@ -510,10 +800,16 @@ def masked(x: scalar | array, mask: scalar | array | Literal["none", "all"] | No
         x (array of shape (N, D)): Input array.
         mask (array | Literal["none", "all"] | None of shape (N, D), optional): Input array,
           or one of these strings.
-        fill (float, optional): Default: ``0.0``.
+        fill (float, optional):  Default: ``0.0``.
 
     Returns:
-        array: The output array.
+        array of shape x.shape, of the promoted dtype: The output array.
+
+    Dtypes:
+        x, mask: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
     """
 
 def gated(x: scalar | array, gate: scalar | array | Literal["open"], /, *, stream: StreamOrDevice = None) -> array:
@@ -526,6 +822,16 @@ def gated(x: scalar | array, gate: scalar | array | Literal["open"], /, *, strea
 
     Returns:
         array: The output array.
+
+    Dtypes:
+        x, gate: any
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> gate = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> out = ops.gated(x, gate)
     """
 
 def dispatch_table() -> dict[str, dict[str, dict[str, str | list[str]]]]:

@@ -20,11 +20,27 @@ def axpby(x: scalar | array, y: scalar | array, alpha: float = 1.0, beta: float 
     The operator of MLX's tutorial on extensions.
 
     Args:
-        x (array): Input array or scalar.
-        y (array): Input array or scalar.
+        x (array of any shape): Input array or scalar.
+        y (array of any shape): Input array or scalar.
         alpha (float, optional): Factor of ``x``. Default: ``1.0``.
         beta (float, optional): Factor of ``y``. Default: ``1.0``.
 
     Returns:
-        array: The output array.
+        array of the common shape, of the promoted dtype: The output array.
+
+    Dtypes:
+        x, y: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: The shapes must be broadcastable.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import mlxops
+        >>> x = mx.linspace(-2, 2, 12).reshape(3, 4)
+        >>> y = mx.linspace(-2, 2, 4)
+        >>> out = mlxops.examples.axpby(x, y, 1.5, -0.5)
+        >>> out.shape
+        (3, 4)
     """

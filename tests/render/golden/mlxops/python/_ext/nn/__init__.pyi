@@ -14,7 +14,7 @@ __all__ = [
     "embedding_bag",
 ]
 
-def gated_delta(q: scalar | array, k: scalar | array, v: scalar | array, g: scalar | array, beta: scalar | array, state: scalar | array | None = None, mask: scalar | array | None = None, cu_seqlens: scalar | array | None = None, *, stream: StreamOrDevice = None) -> tuple[array, array]:
+def gated_delta(q: array, k: array, v: array, g: array, beta: array, state: array | None = None, mask: array | None = None, cu_seqlens: array | None = None, *, stream: StreamOrDevice = None) -> tuple[array, array]:
     """
     The gated delta rule over time.
 
@@ -50,11 +50,36 @@ def gated_delta(q: scalar | array, k: scalar | array, v: scalar | array, g: scal
           checked: if they do not ascend, the sequences are unspecified.
 
     Returns:
-        tuple[array, array]: y of shape (B, T, Hv, Dv): The results for the queries; last of
-          shape (B, Hv, Dv, Dk): The state after the last step
+        tuple[array, array]: y of shape (B, T, Hv, Dv), of the promoted dtype: The results
+          for the queries; last of shape (B, Hv, Dv, Dk), of dtype float32, or float64 if
+          another argument is float64: The state after the last step
+
+    Dtypes:
+        q, k, v, beta: float16, bfloat16, float32, float64; integers become float32
+        g, state: float32, or float64 if another argument is float64
+        mask: bool_
+        cu_seqlens: int32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: Hv must be a multiple of Hk.
+        ValueError: Dk must be 1 to 256.
+        ValueError: cu_seqlens must have at least one number.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import mlxops
+        >>> q = mx.linspace(-2, 2, 30).reshape(2, 5, 1, 3)
+        >>> k = mx.linspace(-2, 2, 30).reshape(2, 5, 1, 3)
+        >>> v = mx.linspace(-2, 2, 80).reshape(2, 5, 2, 4)
+        >>> g = mx.linspace(0.5, 1.0, 20).reshape(2, 5, 2)
+        >>> beta = mx.linspace(0, 1.0, 20).reshape(2, 5, 2)
+        >>> y, last = mlxops.nn.gated_delta(q, k, v, g, beta)
+        >>> y.shape, last.shape
+        ((2, 5, 2, 4), (2, 2, 4, 3))
     """
 
-def embedding_bag(weight: scalar | array, indices: scalar | array, offsets: scalar | array | None = None, per_sample_weights: scalar | array | None = None, *, mode: Literal["mean", "sum", "max"] = "mean", stream: StreamOrDevice = None) -> array:
+def embedding_bag(weight: array, indices: array, offsets: array | None = None, per_sample_weights: array | None = None, *, mode: Literal["mean", "sum", "max"] = "mean", stream: StreamOrDevice = None) -> array:
     """
     Look up rows of a table and reduce them to one row for each bag, without storing these rows.
 
@@ -76,4 +101,21 @@ def embedding_bag(weight: scalar | array, indices: scalar | array, offsets: scal
 
     Returns:
         array: A row for each bag, ``(B, D)``.
+
+    Dtypes:
+        weight, indices, offsets, per_sample_weights: any
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: indices must have 2 axes, bags and items, or 1 axis with offsets.
+        ValueError: per_sample_weights must have the shape of indices.
+        ValueError: per_sample_weights require the mode "sum".
+        ValueError: indices and offsets must be integers.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import mlxops
+        >>> weight = mx.linspace(-2, 2, 15).reshape(5, 3)
+        >>> indices = mx.array([[0, 2], [4, 4], [2, 1]], mx.int32)
+        >>> out = mlxops.nn.embedding_bag(weight, indices)
     """

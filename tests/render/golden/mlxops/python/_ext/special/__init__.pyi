@@ -24,10 +24,24 @@ def lgamma(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
     Near its zeros on the negative axis, float64 is accurate to a few ulp of the terms that cancel.
 
     Args:
-        x (array): Input array or scalar.
+        x (array of any shape): Input array or scalar.
 
     Returns:
-        array: The output array.
+        array of the shape of x, of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import mlxops
+        >>> x = mx.linspace(0.1, 6, 12).reshape(3, 4)
+        >>> out = mlxops.special.lgamma(x)
+        >>> out.shape
+        (3, 4)
     """
 
 def gammaln(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
@@ -42,10 +56,24 @@ def digamma(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
     DLMF 5.2.2. ``-inf`` at 0, ``inf`` at -0 and NaN at the other poles, as in ``scipy.special.digamma``.
 
     Args:
-        x (array): Input array or scalar.
+        x (array of any shape): Input array or scalar.
 
     Returns:
-        array: The output array.
+        array of the shape of x, of the dtype of x: The output array.
+
+    Dtypes:
+        x: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import mlxops
+        >>> x = mx.linspace(0.1, 6, 12).reshape(3, 4)
+        >>> out = mlxops.special.digamma(x)
+        >>> out.shape
+        (3, 4)
     """
 
 def psi(x: scalar | array, *, stream: StreamOrDevice = None) -> array:

@@ -21,11 +21,22 @@ def softcap(x: scalar | array, cap: float = 50.0, *, stream: StreamOrDevice = No
     See `tanh`.
 
     Args:
-        x (array): the input
+        x (array of any shape): the input
         cap (float, optional): the cap Default: ``50.0``.
 
     Returns:
-        array: the capped array
+        array of the shape of x: the capped array
+
+    Dtypes:
+        x: any
+
+    Example:
+        >>> import mlx.core as mx
+        >>> import ops
+        >>> x = mx.linspace(-3, 3, 6).reshape(2, 3)
+        >>> out = ops.nn.activations.softcap(x, 2.5)
+        >>> out.shape
+        (2, 3)
     """
 
 def soft_cap(x: scalar | array, cap: float = 50.0, *, stream: StreamOrDevice = None) -> array:

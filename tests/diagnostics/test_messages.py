@@ -1,0 +1,123 @@
+"""Messages and code agree: every message is reported somewhere, with the parameters of its text."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mlxgen
+from mlxgen.diagnostics.messages import Message, messages
+from mlxgen.diagnostics.messages import table as read_table
+
+ROOT = Path(mlxgen.__file__).parent
+TABLES = sorted(ROOT.rglob("messages.yaml"))
+# Functions that render or report a message, and the parameters that they add or use themselves.
+ADDED = {
+    "MESSAGES": set(),
+    "READ": set(),
+    "COMMAND": set(),
+    "_MESSAGES": set(),
+    "_wrong": set(),
+    "Wrong": {"guess", "here"},
+    "error": {"key", "name"},
+    "warning": {"key"},
+    "lacks": {"levels", "values"},
+    "is_known": {"name", "guess"},
+    "known": {"name", "guess"},
+    "known_in": {"name", "guess"},
+}
+ANY = r"[\w+]+"
+OPTIONS = {"key", "at", "notes", "severity", "related", "clear", "table", "part", "word"}
+
+
+def folder(table: Path) -> Path:
+    """Return the folder of the code that reports the messages of a table."""
+    return table.parents[1] if table.parent.name == "data" else table.parent
+
+
+def trees(path: Path) -> Iterator[ast.AST]:
+    for file in path.rglob("*.py"):
+        yield from ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+
+
+def strings(path: Path) -> Iterator[str]:
+    """Yield a regular expression for each string in the code; f-strings join any templates."""
+    for node in trees(path):
+        if isinstance(node, ast.JoinedStr):
+            parts = (p.value if isinstance(p, ast.Constant) else None for p in node.values)
+            yield "".join(ANY if part is None else re.escape(str(part)) for part in parts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield re.escape(node.value)
+
+
+def fields(template: str) -> set[str]:
+    found = (name for _, name, _, _ in string.Formatter().parse(template) if name)
+    return {name.partition(".")[0] for name in found}
+
+
+def every_field(message: Message) -> set[str]:
+    fixes = (text for text, _ in message.fixes.values())
+    templates = [message.text, message.note, *message.helps.values(), *fixes]
+    return set[str]().union(*map(fields, templates))
+
+
+def calls(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
+    """Yield the calls with the name of a message, that name, and the function's."""
+    for node in trees(path):
+        if isinstance(node, ast.Call) and node.args:
+            first, function = node.args[0], node.func
+            name = getattr(function, "attr", getattr(function, "id", ""))
+            if isinstance(first, ast.Constant) and name in ADDED:
+                yield str(first.value), name, node
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: folder(table).name)
+def test_parameters(table: Path) -> None:
+    """A call passes all parameters of the text, and no others."""
+    listed, found = messages(table), set()
+    for name, function, call in calls(folder(table)):
+        if name not in listed or function in ("READ", "COMMAND"):
+            continue
+        given = {keyword.arg for keyword in call.keywords if keyword.arg}
+        assert given <= every_field(listed[name]) | OPTIONS, name
+        assert "related" not in given or listed[name].note, name
+        if all(keyword.arg for keyword in call.keywords):
+            assert fields(listed[name].text) <= given | ADDED[function], name
+        found.add(name)
+    assert len(found) > len(listed) // 3 or len(listed) < 3
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: folder(table).name)
+def test_every_message_is_reported(table: Path) -> None:
+    used = {*strings(folder(table)), *strings(ROOT / "package")}
+    names = {*messages(table)}
+    if "read" in table.parts:
+        names -= {*read_table(table.with_name("syntax.yaml")).values()}
+    if "formula" in table.parts:
+        names -= {message for message, _ in read_table(table.with_name("signs.yaml")).values()}
+        # Types of constants, and the classes of Python's syntax tree.
+        names -= {name for name in names if hasattr(builtins, name) or hasattr(ast, name)}
+        names = {re.sub("^(gradient|tangent|output)_", "", name) for name in names}
+    joined = [text for text in used if ANY in text and re.match("[a-z]+_", text)]
+    expression = re.compile("|".join([*joined, *used.intersection(map(re.escape, names))]))
+    assert sorted(name for name in names if not expression.fullmatch(name)) == []
+
+
+def test_codes_are_in_tables() -> None:
+    """Code reports messages of tables only."""
+    code = re.compile(r"[\"']MG\d{3}[\"']")
+    files = (path for path in ROOT.rglob("*.py") if code.search(path.read_text(encoding="utf-8")))
+    # These tell diagnostics apart; module.py also passes the compiler's errors on.
+    assert sorted(path.relative_to(ROOT).as_posix() for path in files) == [
+        "check/lets.py",
+        "check/results.py",
+        "plugins/editor/server.py",
+        "plugins/interactive/module.py",
+        "read/validate.py",
+    ]
