@@ -464,7 +464,7 @@ def _template(words: Iterable[str], places: Mapping[str, Path]) -> Command:
 def _without_files(words: Sequence[str]) -> Command:
     """Return a compiler command without its files.
 
-    Nobody sees the warnings of these compilations, which are a tenth of their time.
+    These compilations show no warnings, whose computation takes a tenth of their time.
     """
     kept, left = [], iter(words)
     for word in left:
