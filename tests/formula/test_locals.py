@@ -12,7 +12,7 @@ from formula.test_formula import check_cpp, compiled, errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.formula.compile import Expr, Name, Want
+from mlxgen.formula.compile import Expr, Let, Name, Task, Want, compile_together
 from mlxgen.model.op import Length
 from mlxgen.model.signature import Kind, Type
 
@@ -172,6 +172,50 @@ def test_what_is_known_stays() -> None:
         two.names,
         two.mlx - {"add"},
     )
+
+
+def together(*texts: str, always: bool = False, **lets: Let) -> list[list[tuple[str, str]]]:
+    """Return the variables of formulas that one function computes; ``always``: the first one."""
+    scope = PURE._replace(lets=lets)
+    tasks = [
+        Task(text, scope, Want(Kind.ARRAY), lambda *_: None, always and i == 0)
+        for i, text in enumerate(texts)
+    ]
+    exprs = compile_together(tasks)
+    return [
+        [(name, samples.written(local)) for name, local in expr.locals] if expr else []
+        for expr in exprs
+    ]
+
+
+LAZY = "mlxgen::Lazy([&] {{ return {}; }})".format
+
+
+def test_formulas_of_one_function() -> None:
+    shared, lazy = ("t0", "mx::exp(x, s)"), ("t0", LAZY("mx::exp(x, s)"))
+    assert together("exp(x) * y", "exp(x) + y") == [[shared], [shared]]
+    # Not every call computes it.
+    assert together("exp(x) * y", "exp(x) + y", "y") == [[lazy], [lazy], []]
+    assert together("exp(x) * y", "exp(x) + y", "y", always=True) == [[shared], [shared], []]
+    # Only conditions compute it in one of the formulas.
+    assert together("exp(x) * y", "exp(x) if flag else y") == [[], []]
+    # A name of a variable has one meaning in all formulas.
+    assert together("exp(x) * exp(x)", "sin(x) * sin(x)") == [
+        [("t0", "mx::exp(x, s)")],
+        [("t1", "mx::sin(x, s)")],
+    ]
+    # Inner parts of shared ones, which one formula repeats.
+    inner, outer = ("t0", "mx::exp(x, s)"), ("t1", "mx::sin(t0, s)")
+    assert together("sin(exp(x)) * exp(x)", "sin(exp(x))") == [[inner, outer], [inner, outer]]
+
+
+def test_lets_of_one_function() -> None:
+    let = Let("sin(exp(x))", "wave", frozenset(["x"]))
+    shared = ("wave", "mx::sin(mx::exp(x, s), s)")
+    assert together("wave * y", "wave + y", wave=let) == [[shared], [shared]]
+    lazy = ("wave", LAZY("mx::sin(mx::exp(x, s), s)"))
+    assert together("wave * y", "wave + y", "y", wave=let) == [[lazy], [lazy], []]
+    assert together("wave * y", "y", wave=let) == [[shared], []]
 
 
 class Repeats(samples.Formulas):
