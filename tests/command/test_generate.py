@@ -232,7 +232,7 @@ KILLED = """
 import os
 replace = os.replace
 def counted(source, target):
-    counted.left -= 1
+    counted.left -= "out" in os.fspath(target).split(os.sep)  # others: jinja's cache of templates
     if not counted.left:
         os._exit(9)
     replace(source, target)
