@@ -34,7 +34,7 @@ SESSION = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTA
 # Modules that read variables whose names are in these tuples.
 TUPLES = {
     "package/backend.py": backend._TOLD,
-    "plugins/interactive/load.py": (),
+    "plugins/interactive/request.py": (),
     "package/toolchain.py": (*toolchain.ENVIRONMENT, *toolchain.FROM_ENVIRONMENT),
 }
 

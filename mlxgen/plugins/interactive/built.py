@@ -1,12 +1,12 @@
-"""Builds some operators of a project in the cache, with all that they call, for `mlxgen test`.
+"""Builds operators in the cache, with all that they call, for `mlxgen.load` and `mlxgen test`.
 
 Each generated source is compiled by itself, and the object is cached under a hash of everything
 that it contains: its text, the generated headers and the hand-written files that it includes. A
 run after an edit therefore compiles what the edit concerns. Composites are short, so that most of
 their time is that of reading MLX's headers; several are compiled together.
 
-With `metal`, the kernels' sources are compiled for the emulation (docs/emulation.md) and linked
-with its Metal device. All other objects are the same.
+For the emulation (docs/emulation.md), the kernels' sources are compiled again and linked with its
+Metal device. All other objects are the same.
 """
 
 from __future__ import annotations
