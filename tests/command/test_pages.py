@@ -90,13 +90,16 @@ RACE = """
 """
 
 
-def test_race_of_the_pages(tmp_path: Path) -> None:
+def test_race_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel without a barrier gives the report in two pages, and with it the sum."""
     pages = (README, (ROOT / "docs" / "test-metal.md").read_text(encoding="utf-8"))
     shown = {
         " ".join(code.split()) for page in pages for code in blocks(page, "text") if "race" in code
     }
-    path = tmp_path / "total.metal"
+    if sys.platform != "linux":  # the line is not known
+        shown = {text.replace(", at total.metal:11", "") for text in shown}
+    monkeypatch.chdir(tmp_path)
+    path = Path("total.metal")
     x, out = np.ones(64, np.float32), np.zeros(1, np.float32)
 
     def total(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -255,6 +256,8 @@ HEADER = "inline float far(const device float* x, uint i) {\n  return x[i + 99];
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults(name: str, emulation: Any) -> None:
     source, message = FAULTS[name]
+    if sys.platform != "linux":  # the line is not known
+        message = re.split(r"(?:, |\.\*)?at k", message)[0]
     threads = 128 if name in ("race", "barrier") else 12
     call = {"grid": (threads, 1, 1), "threadgroup": (threads, 1, 1), "output_shapes": [(threads,)]}
     y = run(source, header=HEADER, call=call)
@@ -464,7 +467,7 @@ def test_pytest_plugin(tmp_path: Path) -> None:
         check=False,
     )
     assert "2 passed, 1 error" in done.stdout, done.stdout + done.stderr
-    assert "k: access outside of buffer 0 (x) at byte 28 of 4, at k.source:1" in done.stdout
+    assert "k: access outside of buffer 0 (x) at byte 28 of 4" in done.stdout
     assert "2 launches of 1 kernels" in done.stdout
 
 

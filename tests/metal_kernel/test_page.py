@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ def test_page() -> None:
     assert [language for language, _ in found] == ["python", "text", "python", "text", "python"]
     for language, code in found:
         if language == "text":
+            if sys.platform != "linux":  # the line is not known
+                code = code.replace(" at pair_sums.source:3,", "")
             assert printed.split() == code.split()  # the page wraps a message
             continue
         with contextlib.redirect_stdout(io.StringIO()) as out:
