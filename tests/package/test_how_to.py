@@ -192,7 +192,10 @@ def test_single_kernel(folder: Path) -> None:
     arrays = [x, np.empty(128, np.float32), np.float32(2)]
     with pytest.raises(EmulationError) as error:
         library.run("scale_float32", arrays, grid=(128,), threadgroup=(32,), outputs=[1])
-    assert str(error.value) == unwrapped(shown)
+    shown = unwrapped(shown)
+    if sys.platform != "linux":  # the line is not known
+        shown = re.sub(r" at [\w/]+\.metal:\d+,", "", shown)
+    assert str(error.value) == shown
 
 
 def test_mistake() -> None:
