@@ -16,16 +16,18 @@ from mlxgen.read.names import meanings
 
 def test_all_names_of_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[contexts.Context, set[str]]] = []
-    compiled = contexts.Context.formula
+    made = contexts.Context.task
 
-    def formula(self: contexts.Context, path: Any, text: str, want: Any, names: Any, **more: Any):
+    def task(
+        self: contexts.Context, path: Any, text: str, want: Any, names: Any, *more: Any, **by: Any
+    ) -> Any:
         launch = self.raw.dispatch if isinstance(self.raw.dispatch, dict) else {}
         metal = launch.get("metal")
         own = {*getattr(metal, "constants", ()), *getattr(metal, "template", ())}
         seen.append((self, {*names} - own))
-        return compiled(self, path, text, want, names, **more)
+        return made(self, path, text, want, names, *more, **by)
 
-    monkeypatch.setattr(contexts.Context, "formula", formula)
+    monkeypatch.setattr(contexts.Context, "task", task)
     operators.load(project.settings(project.YAML), Diagnostics())
     mlxops = operators.settings_of(Path(__file__).parents[2], None, Diagnostics())
     assert mlxops
