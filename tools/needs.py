@@ -1,7 +1,7 @@
 """Says which packages chosen tests need: ``make test PYTEST_ARGS=..`` builds no other.
 
 Prints make's targets. A test file needs a package that it, a module of the tests that it imports,
-or a conftest.py beside or above it names in an import, also in a program that the test runs. The
+or a conftest.py next to or above it names in an import, also in a program that the test runs. The
 tests of aten/ need mlx_aten.
 """
 
