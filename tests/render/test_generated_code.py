@@ -135,7 +135,7 @@ def test_few_sources_include_all_operators(generated: Path) -> None:
     """Each new operator compiles them again."""
     sources = [*generated.glob("src/*.cpp"), *generated.glob("c/*.cpp")]
     of_all = re.compile(r'#include "mlxops(/mlxops|_c)\.h"')
-    assert [p.name for p in sources if of_all.search(p.read_text())] == ["arrays.cpp"]
+    assert not [p for p in sources if of_all.search(p.read_text())]
 
 
 def grouped(output: Path) -> dict[str, list[str]]:
