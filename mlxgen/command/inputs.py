@@ -18,7 +18,7 @@ from .operators import mlx_include
 
 MLXGEN = Path(__file__).resolve().parents[1]
 # The files of mlxgen that its output and builds depend on; the emulator tracks its own files.
-_OWN = """**/*.py */*.json plugins/*/*.json formula/data/* render/templates/**/*
+_OWN = """**/*.py */*.json plugins/*/*.json plugins/*/*.cpp formula/data/* render/templates/**/*
     plugins/*/templates/**/* package/cmake/**/* runtime/**/*.h runtime/**/*.cpp""".split()  # noqa: SIM905
 _KERNELS = "**/*"  # an included file can have any ending
 

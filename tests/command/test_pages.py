@@ -58,6 +58,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.extended
 def test_own_package(project: Path, tmp_path: Path) -> None:
     wheel = builds.build_wheel(project)
     assert wheel.name.startswith("myops-0.1.0-")
@@ -161,6 +162,7 @@ def test_torchgen(tmp_path: Path) -> None:
     assert func and f'signature: "{func[1]}"' in written["mlx_ops.yaml"]
 
 
+@pytest.mark.extended
 def test_add_operator(tmp_path: Path) -> None:
     """The operator of docs/add-operator.md, in a copy of mlxops, gives the outputs of the page."""
     page = (ROOT / "docs" / "add-operator.md").read_text(encoding="utf-8")

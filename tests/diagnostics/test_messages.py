@@ -113,11 +113,11 @@ def test_codes_are_in_tables() -> None:
     """Code reports messages of tables only."""
     code = re.compile(r"[\"']MG\d{3}[\"']")
     files = (path for path in ROOT.rglob("*.py") if code.search(path.read_text(encoding="utf-8")))
-    # These tell diagnostics apart; module.py also passes the compiler's errors on.
+    # These tell diagnostics apart; built.py also passes the compiler's errors on.
     assert sorted(path.relative_to(ROOT).as_posix() for path in files) == [
         "check/lets.py",
         "check/results.py",
         "plugins/editor/server.py",
-        "plugins/interactive/module.py",
+        "plugins/interactive/built.py",
         "read/validate.py",
     ]

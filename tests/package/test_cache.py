@@ -374,5 +374,7 @@ def test_commands() -> None:
 def test_tools_that_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(toolchain.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(toolchain.BuildError, match=r"cmake is missing: .*mlxgen\[build\]"):
+    with pytest.raises(
+        toolchain.BuildError, match=r"cmake is missing: run .*python -m pip install 'cmake'"
+    ):
         toolchain.tools()

@@ -279,6 +279,7 @@ def test_wheel(project: Path) -> None:
     assert 'VERSION = "1.2.3"' in info
 
 
+@pytest.mark.extended
 def test_only_its_own_files_are_compiled(project: Path) -> None:
     """The shared toolchain is cached; its headers match, or g++ would warn (-Winvalid-pch)."""
     again = project / "build" / "CMakeFiles" / "mlxgen_ops.dir" / "generated" / "src" / "cut.cpp.o"
@@ -536,6 +537,7 @@ def ninja(project: Path) -> list[str]:
     return re.findall(r"(?:Building|Linking) CXX .*?([\w.]+)$", text, re.MULTILINE)
 
 
+@pytest.mark.extended
 def test_nothing_changed(project: Path) -> None:
     ninja(project)
     assert ninja(project) == []
@@ -689,6 +691,7 @@ def test_metal_kernels_are_tested_without_a_gpu(
         yaml.write_text(entries, encoding="utf-8")
 
 
+@pytest.mark.extended
 def test_a_mistake_is_reported_as_it_is(project: Path) -> None:
     path = project / "mlx_ops.yaml"
     text = path.read_text(encoding="utf-8")
@@ -753,6 +756,7 @@ def test_an_import_that_cannot_build_ends_with_the_reason(project: Path, tmp_pat
     assert output(use()) == "8.0\n"
 
 
+@pytest.mark.extended
 def test_a_build_of_selected_operators(project: Path, tmp_path: Path) -> None:
     build = "from mlxgen import build; build.build_wheel('selected', {'mlxgen.select': %r})"
     output(run("-c", build % "twice, axpby", cwd=project))
@@ -771,6 +775,7 @@ def test_a_build_of_selected_operators(project: Path, tmp_path: Path) -> None:
     assert "error[MG606]: unknown operator or tag 'twize' (did you mean 'twice'?)" in shown
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="Apple's C++ library is always shared")
 def test_a_static_cpp_library_stays_private(project: Path, tmp_path: Path) -> None:
     """Exported, its symbols would mix with those of the shared library, which MLX uses."""
@@ -786,6 +791,7 @@ def test_a_static_cpp_library_stays_private(project: Path, tmp_path: Path) -> No
         assert not re.search(r" [^U] _ZNSolsEi", symbols)  # std::ostream << int
 
 
+@pytest.mark.extended
 def test_a_nanobind_that_does_not_fit(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -805,6 +811,7 @@ def test_a_nanobind_that_does_not_fit(
     assert "Traceback" not in shown
 
 
+@pytest.mark.extended
 def test_requirements(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = build.requirements(project)
     assert set(build.TOOLS) < set(found)
@@ -815,6 +822,7 @@ def test_requirements(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         build.requirements(project)
 
 
+@pytest.mark.extended
 def test_editable_installs_have_a_build_folder_of_their_own(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -837,6 +845,7 @@ def test_editable_installs_have_a_build_folder_of_their_own(
             assert (given.get("editable.rebuild") == "false") == (editable and prefix != "/")
 
 
+@pytest.mark.extended
 def test_without_a_compiler(project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(project)
     monkeypatch.setenv("PATH", str(tmp_path))

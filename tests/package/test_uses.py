@@ -20,6 +20,8 @@ from mlxgen.command.inputs import base_hash
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.package.uses import compiled
 
+pytestmark = pytest.mark.extended
+
 OTHER = """
 - name: cube
   signature: "cube(array x, *, float scale=1) -> array"
@@ -105,7 +107,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "site"
 
 
-@pytest.mark.extended
 def test_values_and_gradients(site: Path, tmp_path: Path) -> None:
     """In a folder that was moved: the libraries find each other by relative paths."""
     shutil.copytree(site, tmp_path / "moved", symlinks=True)
@@ -113,14 +114,12 @@ def test_values_and_gradients(site: Path, tmp_path: Path) -> None:
     assert output(run("-c", TRY, cwd=tmp_path, path=tmp_path / "moved")) == "right\n"
 
 
-@pytest.mark.extended
 def test_generated_checks(site: Path, tmp_path: Path) -> None:
     """The composite, evaluated by Python, calls the other package, too."""
     code = "import tiny, mlxgen.testing as t; report = t.check(tiny); assert report, report"
     output(run("-c", code, cwd=tmp_path, path=site))
 
 
-@pytest.mark.extended
 def test_missing_at_import(site: Path, tmp_path: Path) -> None:
     shutil.copytree(site, tmp_path / "alone", symlinks=True)
     shutil.rmtree(tmp_path / "alone" / "other")
@@ -128,7 +127,6 @@ def test_missing_at_import(site: Path, tmp_path: Path) -> None:
     assert "tiny needs the package other, which is not installed" in failed.stderr
 
 
-@pytest.mark.extended
 def test_load_of_a_file(site: Path) -> None:
     code = f"import mlxgen, sys; sys.modules['tiny'] = mlxgen.load('mlx_ops.yaml'){TRY}"
     assert output(run("-c", code, cwd=site.parent / "tiny", path=site)) == "right\n"
