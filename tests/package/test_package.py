@@ -293,6 +293,7 @@ def test_only_its_own_files_are_compiled(project: Path) -> None:
     }
 
 
+@pytest.mark.extended
 def test_import_and_call(site: Path) -> None:
     script = """
 import tiny_ops, mlx.core as mx
@@ -311,6 +312,7 @@ print(tiny_ops.__version__, "mlxgen" in __import__("sys").modules)
     assert output(run("-c", script, cwd=site, path=site)) == "1.2.3 False\n"
 
 
+@pytest.mark.extended
 def test_derivatives_that_do_not_fit(site: Path) -> None:
     """Wrong shapes, dtypes and counts that are known only at run time raise errors."""
     script = """
@@ -359,6 +361,7 @@ for case in (
     ]
 
 
+@pytest.mark.extended
 def test_arguments(site: Path) -> None:
     script = """
 import tiny_ops, mlx.core as mx
@@ -380,6 +383,7 @@ with mx.stream(mx.cpu):
     output(run("-c", script, cwd=site, path=site))
 
 
+@pytest.mark.extended
 def test_sums(site: Path) -> None:
     """An argument in the accumulator dtype is neither promoted with the others nor truncated."""
     script = """
@@ -413,6 +417,7 @@ except ValueError as error:
     )
 
 
+@pytest.mark.extended
 def test_what_was_computed_before_decides_nothing(site: Path) -> None:
     """Loops process whole strips; data of an earlier array after the end has no effect."""
     script = """
@@ -437,6 +442,7 @@ for dtype in (mx.float32, mx.float16):
     output(run("-c", script, cwd=site, path=site))
 
 
+@pytest.mark.extended
 def test_methods_of_others_stay(site: Path) -> None:
     script = """
 import tiny_ops, mlx.core as mx
@@ -447,6 +453,7 @@ tiny_ops.install_methods()
     assert "AttributeError: mx.array already has a method 'axpby'" in done.stderr
 
 
+@pytest.mark.extended
 def test_another_mlx(site: Path) -> None:
     info = site / "tiny_ops" / "_build_info.py"
     text = info.read_text(encoding="utf-8")
@@ -483,6 +490,7 @@ Stream default_stream(Device d) {
 """
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="there every GPU is Metal's")
 def test_a_gpu_without_metal(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with MLX for CUDA: there are no kernels, so that operators are their composites."""
