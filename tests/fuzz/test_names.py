@@ -36,7 +36,15 @@ def identifiers(source: str) -> set[str]:
 
 def own(op) -> set[str]:
     """Return the names derived from the entry: its arguments, outputs, class and functions."""
-    names = {"ops", op.name, op.class_name, "metal_kernels", "metal_shared_h", *op.calls}
+    names = {
+        "ops",
+        op.name,
+        op.class_name,
+        f"k{op.class_name}Library",
+        "metal_kernels",
+        "metal_shared_h",
+        *op.calls,
+    }
     names |= {f"{op.name}_{part}" for part in HELPERS}
     names |= {f"const_{name}" for kernel in op.forward.kernels for name, _ in kernel.constants}
     names |= {f"template_{t.name}" for kernel in op.forward.kernels for t in kernel.templates}

@@ -165,15 +165,16 @@ std::vector<mx::array> embedding_bag_max(
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kEmbeddingBagMaxLibrary(
+    "mlxops.embedding_bag_max",
+    metal_nn_embedding_bag,
+    "embedding_bag_max",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void EmbeddingBagMax::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "mlxops.embedding_bag_max",
-      metal_nn_embedding_bag,
-      "embedding_bag_max",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
@@ -182,7 +183,8 @@ void EmbeddingBagMax::run_metal(
   auto offsets = has_offsets_ ? std::optional(inputs[2]) : std::nullopt;
   const int rows = weight.shape(0);
   const int width = weight.shape(1);
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
+  auto kernel =
+      kEmbeddingBagMaxLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t grid_x = width;
   int64_t grid_y = mlxgen::dim(outputs[0], 0);
   int64_t group_x = 32;

@@ -180,15 +180,16 @@ mx::array embedding_bag_sample_vjp(
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kEmbeddingBagSampleVjpLibrary(
+    "mlxops.embedding_bag_sample_vjp",
+    metal_nn_embedding_bag,
+    "embedding_bag_sample_vjp",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void EmbeddingBagSampleVjp::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "mlxops.embedding_bag_sample_vjp",
-      metal_nn_embedding_bag,
-      "embedding_bag_sample_vjp",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
@@ -199,7 +200,8 @@ void EmbeddingBagSampleVjp::run_metal(
   const int bags = cotangent.shape(0);
   const int width = cotangent.shape(1);
   const int rows = weight.shape(0);
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
+  auto kernel =
+      kEmbeddingBagSampleVjpLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t grid_x = 32;
   int64_t grid_y = mlxgen::size(indices);
   int64_t group_x = 32;

@@ -245,15 +245,16 @@ mx::array embedding_bag_sorted_vjp(
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kEmbeddingBagSortedVjpLibrary(
+    "mlxops.embedding_bag_sorted_vjp",
+    metal_nn_embedding_bag,
+    "embedding_bag_sorted_vjp",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void EmbeddingBagSortedVjp::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "mlxops.embedding_bag_sorted_vjp",
-      metal_nn_embedding_bag,
-      "embedding_bag_sorted_vjp",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
@@ -268,7 +269,8 @@ void EmbeddingBagSortedVjp::run_metal(
   const int bags = cotangent.shape(0);
   const int width = cotangent.shape(1);
   const int items = order.shape(0);
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
+  auto kernel =
+      kEmbeddingBagSortedVjpLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t grid_x = 32;
   int64_t grid_y = rows_;
   int64_t group_x = 32;

@@ -215,15 +215,16 @@ mx::array embedding_bag_sum(
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kEmbeddingBagSumLibrary(
+    "mlxops.embedding_bag_sum",
+    metal_nn_embedding_bag,
+    "embedding_bag_sum",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void EmbeddingBagSum::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "mlxops.embedding_bag_sum",
-      metal_nn_embedding_bag,
-      "embedding_bag_sum",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
@@ -235,7 +236,8 @@ void EmbeddingBagSum::run_metal(
       : std::nullopt;
   const int rows = weight.shape(0);
   const int width = weight.shape(1);
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
+  auto kernel =
+      kEmbeddingBagSumLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t grid_x = mlxgen::floor_div(int64_t(width) + 3, 4);
   int64_t grid_y = mlxgen::dim(outputs[0], 0);
   int64_t group_x = 32;

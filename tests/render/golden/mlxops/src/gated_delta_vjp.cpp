@@ -439,15 +439,16 @@ std::vector<mx::array> gated_delta_vjp(
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kGatedDeltaVjpLibrary(
+    "mlxops.gated_delta_vjp",
+    metal_nn_gated_delta,
+    "gated_delta_vjp",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {{64, 128, 256}});
+
 void GatedDeltaVjp::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "mlxops.gated_delta_vjp",
-      metal_nn_gated_delta,
-      "gated_delta_vjp",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {{64, 128, 256}});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
@@ -468,7 +469,8 @@ void GatedDeltaVjp::run_metal(
   const int Dv = v.shape(3);
   int64_t template_D =
       mlxgen::metal::enough(dispatch.op, "D = Dk", Dk, {64, 128, 256});
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {template_D});
+  auto kernel =
+      kGatedDeltaVjpLibrary.pipeline(stream(), inputs[0].dtype(), {template_D});
   int64_t grid_x = mlxgen::times(
       mlxgen::times(
           mlxgen::floor_div(int64_t(Dv) + block_ - 1, block_), block_),

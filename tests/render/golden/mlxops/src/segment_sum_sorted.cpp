@@ -137,15 +137,16 @@ mx::array segment_sum_sorted(
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kSegmentSumSortedLibrary(
+    "mlxops.segment_sum_sorted",
+    metal_segment,
+    "segment_sum_sorted",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void SegmentSumSorted::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "mlxops.segment_sum_sorted",
-      metal_segment,
-      "segment_sum_sorted",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
@@ -153,7 +154,8 @@ void SegmentSumSorted::run_metal(
   const auto& segment_ids = inputs[1];
   const auto& order = inputs[2];
   const int rows = x.shape(0);
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
+  auto kernel =
+      kSegmentSumSortedLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t const_width =
       mlxgen::floor_div(mlxgen::size(outputs[0]), std::max(num_segments_, 1));
   int64_t const_threads = rows <= 16 * int64_t(num_segments_) ? 32 : 256;

@@ -124,21 +124,22 @@ mx::array sequence_marks(
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kSequenceMarksLibrary(
+    "mlxops.sequence_marks",
+    metal_nn_sequences,
+    "sequence_marks",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void SequenceMarks::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "mlxops.sequence_marks",
-      metal_nn_sequences,
-      "sequence_marks",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
   const auto& cu_seqlens = inputs[0];
   const auto& like_arg = inputs[1];
-  auto kernel = kLibrary.pipeline(stream(), inputs[1].dtype(), {});
+  auto kernel = kSequenceMarksLibrary.pipeline(stream(), inputs[1].dtype(), {});
   int64_t const_steps = mlxgen::dim(like_arg, axis_);
   int64_t grid_x = const_steps;
   auto& encoder = mlxgen::metal::encoder_of(stream());

@@ -101,21 +101,22 @@ mx::array spread_parts(
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kSpreadPartsLibrary(
+    "mlxops.spread_parts",
+    metal_nn_sum_parts,
+    "spread_parts",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void SpreadParts::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "mlxops.spread_parts",
-      metal_nn_sum_parts,
-      "spread_parts",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
   const auto& sums = inputs[0];
   const auto& like_arg = inputs[1];
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
+  auto kernel = kSpreadPartsLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t const_width = mlxgen::dim(sums, -1);
   int64_t const_share = mlxgen::ndim(sums) > 1
       ? mlxgen::floor_div(

@@ -102,21 +102,22 @@ sum_parts(const mx::array& x, const mx::array& like_arg, mx::StreamOrDevice s) {
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kSumPartsLibrary(
+    "mlxops.sum_parts",
+    metal_nn_sum_parts,
+    "sum_parts",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void SumParts::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "mlxops.sum_parts",
-      metal_nn_sum_parts,
-      "sum_parts",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
   const auto& x = inputs[0];
   const auto& like_arg = inputs[1];
-  auto kernel = kLibrary.pipeline(stream(), inputs[1].dtype(), {});
+  auto kernel = kSumPartsLibrary.pipeline(stream(), inputs[1].dtype(), {});
   int64_t const_width = mlxgen::dim(like_arg, -1);
   int64_t const_share = mlxgen::ndim(like_arg) > 1
       ? mlxgen::floor_div(

@@ -119,21 +119,22 @@ std::vector<mx::array> carry(
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kCarryLibrary(
+    "ops.carry",
+    metal_kernels,
+    "carry",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void Carry::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "ops.carry",
-      metal_kernels,
-      "carry",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
   const auto& x = inputs[0];
   auto state = has_state_ ? std::optional(inputs[1]) : std::nullopt;
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
+  auto kernel = kCarryLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t grid_x = mlxgen::size(x);
   auto& encoder = mlxgen::metal::encoder_of(stream());
   encoder.set_compute_pipeline_state(kernel);

@@ -85,17 +85,19 @@ mx::array count_bits(const mx::array& x, mx::StreamOrDevice s) {
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Library kCountBitsLibrary("ops.count_bits", [] {
+  return metal_kernels;
+});
+
 void CountBits::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Library kLibrary(
-      "ops.count_bits", [] { return metal_kernels; });
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
   mlxgen::metal::zero(outputs[0]);
   const auto& x = inputs[0];
-  auto kernel = kLibrary.pipeline(stream(), "count_bits");
+  auto kernel = kCountBitsLibrary.pipeline(stream(), "count_bits");
   int64_t grid_x = mlxgen::size(x);
   auto& encoder = mlxgen::metal::encoder_of(stream());
   encoder.set_compute_pipeline_state(kernel);

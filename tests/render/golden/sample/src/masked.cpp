@@ -190,15 +190,16 @@ mx::array masked(
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kMaskedLibrary(
+    "ops.masked",
+    metal_kernels,
+    "masked",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void Masked::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "ops.masked",
-      metal_kernels,
-      "masked",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
@@ -206,7 +207,7 @@ void Masked::run_metal(
   auto mask = has_mask_ ? std::optional(inputs[1]) : std::nullopt;
   auto mask_mode = mlxgen::choice(
       "masked", "mask", mask_mode_, {"none", "all"}, /* or_array */ true);
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
+  auto kernel = kMaskedLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t grid_x = mlxgen::size(x);
   auto& encoder = mlxgen::metal::encoder_of(stream());
   encoder.set_compute_pipeline_state(kernel);

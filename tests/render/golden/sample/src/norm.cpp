@@ -147,21 +147,22 @@ std::vector<mx::array> norm(
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kNormLibrary(
+    "ops.norm",
+    metal_kernels,
+    "norm",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void Norm::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "ops.norm",
-      metal_kernels,
-      "norm",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
   const auto& x = inputs[0];
   auto weight = has_weight_ ? std::optional(inputs[1]) : std::nullopt;
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
+  auto kernel = kNormLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t grid_x = mlxgen::size(x);
   auto& encoder = mlxgen::metal::encoder_of(stream());
   encoder.set_compute_pipeline_state(kernel);

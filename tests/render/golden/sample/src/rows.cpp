@@ -89,15 +89,16 @@ mx::array rows(const mx::array& x, int n, mx::StreamOrDevice s) {
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kRowsLibrary(
+    "ops.rows",
+    metal_kernels,
+    "rows",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {{8, 16}, {1}});
+
 void Rows::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "ops.rows",
-      metal_kernels,
-      "rows",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {{8, 16}, {1}});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
@@ -105,8 +106,8 @@ void Rows::run_metal(
   int64_t template_N = mlxgen::metal::enough(
       dispatch.op, "N = x.shape[-1]", mlxgen::dim(x, -1), {8, 16});
   int64_t template_M = mlxgen::metal::enough(dispatch.op, "M = n", n_, {1});
-  auto kernel =
-      kLibrary.pipeline(stream(), inputs[0].dtype(), {template_N, template_M});
+  auto kernel = kRowsLibrary.pipeline(
+      stream(), inputs[0].dtype(), {template_N, template_M});
   int64_t max_threads = kernel->maxTotalThreadsPerThreadgroup();
   int64_t grid_x = mlxgen::times(template_N, mlxgen::size(x));
   int64_t group_x =

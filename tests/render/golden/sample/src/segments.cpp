@@ -113,22 +113,23 @@ mx::array segments(
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kSegmentsLibrary(
+    "ops.segments",
+    metal_kernels,
+    "segments",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void Segments::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "ops.segments",
-      metal_kernels,
-      "segments",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
   mlxgen::metal::zero(outputs[0]);
   const auto& x = inputs[0];
   const auto& ids = inputs[1];
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
+  auto kernel = kSegmentsLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t const_width = mlxgen::ndim(x) > 1 ? mlxgen::dim(x, -1) : 1;
   int64_t grid_x = mlxgen::size(ids);
   int64_t grid_y = mlxgen::floor_div(mlxgen::size(x), mlxgen::size(ids));

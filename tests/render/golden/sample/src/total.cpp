@@ -85,21 +85,22 @@ mx::array total(const mx::array& x, mx::StreamOrDevice s) {
 }
 
 #ifdef _METAL_
+const mlxgen::metal::Template kTotalLibrary(
+    "ops.total",
+    metal_kernels,
+    "total",
+    {mx::float16, mx::bfloat16, mx::float32},
+    {});
+
 void Total::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
-  static const mlxgen::metal::Template kLibrary(
-      "ops.total",
-      metal_kernels,
-      "total",
-      {mx::float16, mx::bfloat16, mx::float32},
-      {});
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
   mlxgen::metal::zero(outputs[0]);
   const auto& x = inputs[0];
-  auto kernel = kLibrary.pipeline(stream(), inputs[0].dtype(), {});
+  auto kernel = kTotalLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t grid_x = mlxgen::size(x);
   int64_t group_x = 256;
   auto& encoder = mlxgen::metal::encoder_of(stream());
