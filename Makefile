@@ -54,7 +54,7 @@ op: .venv/.ready ## Build operators in the cache and run their checks (OP="a b";
 ATEN := $(if $(wildcard .venv/.aten),.venv,build/aten)
 NEEDED = $(if $(PYTEST_ARGS),$$($(BIN)/python -m tools.needs $(PYTEST_ARGS)),.venv/.built $(ATEN)/.aten)
 # One operator of each form of Metal kernel: elementwise, rows with a gradient, atomics, several outputs.
-METAL_OPS := softcap rms_norm_residual segment_sum sincos
+METAL_OPS := axpby rms_norm_residual segment_sum sincos
 LEFT_OUT := Left out: the tests marked `extended`, and other Metal kernels. `make test-all` runs them.
 
 test: .venv/.ready ## Run the tests in minutes (PYTEST_ARGS="-k name": only some tests, with what they need)
