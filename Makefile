@@ -58,7 +58,7 @@ METAL_OPS := axpby rms_norm_residual segment_sum sincos
 LEFT_OUT := Left out: the tests marked `extended`, and other Metal kernels. `make test-all` runs them.
 
 test: .venv/.ready ## Run the tests in minutes (PYTEST_ARGS="-k name": only some tests, with what they need)
-	@$(MAKE) --no-print-directory $(NEEDED)
+	@needed="$(NEEDED)" && $(MAKE) --no-print-directory $$needed
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-m 'not extended' tests $(PARALLEL)); status=$$?; \
 	  $(if $(PYTEST_ARGS),,PYTHONPATH='$(filter-out .venv,$(ATEN))' $(BIN)/python -m pytest -m 'not extended' aten/tests || \
 	  status=1; $(BIN)/mlxgen test --metal $(METAL_OPS) || status=1; echo '$(LEFT_OUT)';) exit $$status

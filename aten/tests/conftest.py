@@ -17,12 +17,8 @@ SELECTED = {*(HERE / "selected.txt").read_text(encoding="utf-8").splitlines()[1:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of operators that are not selected."""
     for item in items:
-        name = (
-            item.callspec.params.get("name")
-            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
-            else None
-        )
-        if item.path.parent == HERE and not (
-            item.path.name == "test_samples.py" and name in SELECTED
-        ):
+        callspec = getattr(item, "callspec", None)
+        name = callspec.params.get("name") if callspec else None
+        selected = item.path.name == "test_samples.py" and name in SELECTED
+        if item.path.parent == HERE and not selected:
             item.add_marker(pytest.mark.extended)
