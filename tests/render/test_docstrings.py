@@ -149,6 +149,25 @@ def test_own_sections(tmp_path: Path) -> None:
     assert "array of the shape of x: The output array." in text
 
 
+@pytest.mark.parametrize("section", ["Args", "Returns", "Dtypes", "Raises", "Example"])
+def test_each_section_once(section: str, tmp_path: Path) -> None:
+    """Written in `doc`, a section replaces the generated one; the others remain."""
+    entry = """
+- signature: "f(x: array, y: array) -> array"
+  composite: x + y
+  tags: [elementwise]
+  doc: "The sum."
+"""
+    generated, _ = documented(entry, tmp_path)
+    sections = [line for line in generated.splitlines() if line[:1].isupper() and line[-1] == ":"]
+    own = f'"The sum.\\n\\n{section}:\\n    Own text."'
+    text, _ = documented(entry.replace('"The sum."', own), tmp_path)
+    found = [line for line in text.splitlines() if line[:1].isupper() and line[-1] == ":"]
+    assert sections == ["Args:", "Returns:", "Dtypes:", "Raises:", "Example:"]
+    assert sorted(found) == sorted(sections)
+    assert f"{section}:\n    Own text." in text
+
+
 def test_entries_without_examples(tmp_path: Path) -> None:
     """Without a sample, only an elementwise operator has an example."""
     for tags, count in (("[]", 0), ("[elementwise]", 6), ("[internal, elementwise]", 0)):
