@@ -14,14 +14,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...command.entries import Inline
+from ...formula.values import INT_MAX
 from ...model.dtypes import METAL_TYPES
 from ...model.names import free
-from ...read.names import better, clash, cpp_names
+from ...read.names import better, clash, cpp_names, meanings
 from .formulas import Numbers, Sizes
 from .records import Array, Call, Constant, Kernel, Number, Record, TypeName
 from .signature import ATTRIBUTES, MOST_CONSTANT, Declared, named_type
 
 _SAMPLES = 2
+_RESERVED = ("accumulator", "max_threads")  # in entries with kernels
 _AXES = [*"BTHDKLMNPQRUVWXYZ", *(f"{letter}{i}" for letter in "AB" for i in range(1, 50))]
 _UTILS = '#include "mlx/backend/metal/kernels/utils.h"'  # as MLX does
 
@@ -121,6 +124,8 @@ class _Converter:
                 self.arrays[i] = [value for value in values if isinstance(value, Array)]
             else:
                 self.numbers[i] = [value.value for value in values if isinstance(value, Number)]
+                if any(abs(value) > INT_MAX for value in self.numbers[i] if type(value) is int):
+                    raise Unfit(f"{kernel.input_names[i]} has more than 32 bits")
         # The values of template parameters in all calls, by name.
         self.dtypes: dict[str, list[str]] = {}
         self.integers: dict[str, list[bool | int]] = {}
@@ -130,8 +135,8 @@ class _Converter:
                 self.dtypes[name] = [a.dtype for a in arguments if isinstance(a, TypeName)]
             else:
                 self.integers[name] = [a.value for a in arguments if isinstance(a, Constant)]
-        words = re.findall(r"\w+", kernel.source + kernel.header)
-        self.taken = {*words, *kernel.input_names, *kernel.output_names, "max_threads", "T"}
+        self.words = {*re.findall(r"\w+", kernel.source + kernel.header)}
+        self.taken = {*self.words, *kernel.input_names, *kernel.output_names, "max_threads", "T"}
         self.taken |= {argument.name for argument in self.first.template}
         self.sizes = Sizes()
         self.asked: dict[str, Numbers] = {}  # further arguments: no formula gives them
@@ -148,8 +153,11 @@ class _Converter:
         """Return the name of an argument; without axes, the kernel has a reference of its own."""
         if isinstance(value, Array) and not value.shape:
             return self._free(f"{name}_array")
-        wrong = clash(name, "an argument") or name in ("max_threads", "accumulator", "out")
-        return self._free(better(name, "an argument")) if wrong else name
+        return self._free(f"{name}_in") if self._is_reserved(name, "an argument") else name
+
+    def _is_reserved(self, name: str, what: str) -> bool:
+        names = self.kernel.input_names, self.kernel.output_names
+        return clash(name, what) is not None or name in {*meanings(*names), *_RESERVED}
 
     # -- the parts of an entry
 
@@ -163,11 +171,13 @@ class _Converter:
         pairs = list(zip(kernel.input_names, first.inputs, strict=True))
         self.inputs = [self._argument(name, value) for name, value in pairs]
         self.outputs = [
-            name if clash(name, "an output") is None else self._free(better(name, "an output"))
+            self._free(f"{name}_out") if self._is_reserved(name, "an output") else name
             for name in kernel.output_names
         ]
         if not self.arrays:
             raise Unfit("it has no array as an input, which an operator with a kernel needs")
+        if first.init_value:
+            raise Unfit(f"its outputs have the initial value {first.init_value}")
         self._set_types()
         axes = self._axes()
         template = self._template()
@@ -176,13 +186,12 @@ class _Converter:
         self.sizes.divisors |= {n for call in self.calls for n in call.threadgroup}
         grid = self._extents("grid", [call.grid for call in self.calls])
         name = names.new(kernel.name)
-        launch: dict[str, Any] = {"kernel": name, "grid": grid, "threadgroup": threadgroup}
+        function = self._free(f"{name}_kernel") if name in self.words else name
+        launch: dict[str, Any] = {"kernel": function, "grid": grid, "threadgroup": threadgroup}
         if template:
             launch["template"] = template
         if first.init_value == 0:
             launch["zero"] = self.outputs
-        elif first.init_value is not None:
-            raise Unfit(f"its outputs have the initial value {first.init_value}")
         keys: dict[str, Any] = {
             "signature": self._signature(name),
             "dispatch": {"metal": launch},
@@ -199,7 +208,7 @@ class _Converter:
             keys["grad"] = "none"
         keys["samples"] = self._samples()
         about = self.calls, self.inputs, self.asked
-        return Entry(name, keys, self._metal(name), self._comments(), *about)
+        return Entry(name, keys, self._metal(function), self._comments(), *about)
 
     def _is_element(self, i: int) -> bool:
         return isinstance(self.types[i], list)
@@ -278,13 +287,13 @@ class _Converter:
                 continue
             text = self._find(name.lower(), numbers)
             values = sorted(set(numbers))
-            found[name] = {"of": text, "values": values}
+            found[name] = Inline(of=text, values=values)
             shown = f"({text})" if " " in text else text
             listed = ", ".join(map(str, values))
             self.checks.append(
                 {
                     "that": " or ".join(f"{shown} == {value}" for value in values),
-                    "else": f"{text} must be one of {listed}",
+                    "else": f"{name}, which is {text}, must be one of {listed}",
                 }
             )
         return found
@@ -335,9 +344,9 @@ class _Converter:
             sample: dict[str, Any] = {}
             for name, value in zip(self.inputs, self.calls[position].inputs, strict=True):
                 if isinstance(value, Array):
-                    sample[name] = {"shape": [*value.shape]}
+                    sample[name] = Inline(shape=[*value.shape])
                     if value.low is not None:
-                        sample[name] |= {"low": value.low, "high": value.high}
+                        sample[name].update(low=value.low, high=value.high)
                 elif math.isfinite(value.value):
                     sample[name] = value.value
             sample |= {name: numbers[position] for name, numbers in self.asked.items()}
@@ -363,7 +372,7 @@ class _Converter:
 
     # -- the Metal file
 
-    def _metal(self, name: str) -> str:
+    def _metal(self, function: str) -> str:
         kernel = self.kernel
         declared = Declared(
             *(kernel.name, kernel.input_names, kernel.output_names, kernel.source, kernel.header),
@@ -415,7 +424,7 @@ class _Converter:
             f"// Written by mlxgen import from `{kernel.name}` of mx.fast.metal_kernel.",
             *([_UTILS, kernel.header] if kernel.header else [_UTILS]),
             *([f"template <{template}>"] if self.group or whole else []),
-            f"[[kernel]] void {name}(",
+            f"[[kernel]] void {function}(",
             ",\n".join(f"    {param}" for param in params) + ") {",
             *(f"  {alias}" for alias in aliases),
             kernel.source.strip("\n"),

@@ -1,7 +1,8 @@
 """Finds formulas of sizes that give the numbers of all recorded calls.
 
-A formula is the simplest of a few kinds: a constant, a size, a multiple, a quotient that is rounded
-up, a bound, a sum, and products of these. With a single call every number is a constant.
+A formula is the simplest of a few kinds: a constant, a size, a multiple, a product, and for three
+different numbers also a quotient that is rounded up, a sum or a bound. With a single call every
+number is a constant.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import combinations_with_replacement
 Numbers = tuple[int, ...]  # one for each call
 _POWERS = tuple(2**i for i in range(1, 11))  # usual divisors: threads and elements per thread
 _MOST_FACTORS = 40
+_ENOUGH = 3  # different numbers; two are often a sum or a rounded quotient by chance
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Sizes:
             return str(numbers[0])
         formulas = self._formulas(numbers, axis)
         found = next((text for text, own in formulas if own == numbers), None)
-        if found is None and not axis:
+        if found is None and not axis and len(set(numbers)) >= _ENOUGH:
             found = self._bounded(numbers)
         return found.replace(" ", "") if found and axis else found
 
@@ -48,14 +50,15 @@ class Sizes:
         yield from named
         for text, own in named:
             yield from _scaled(text, own, numbers)
-        rounded = [*self._rounded(named)]
+        rounded = [*self._rounded(named)] if len(set(numbers)) >= _ENOUGH else []
         factors = (named + rounded)[:_MOST_FACTORS]
-        yield from rounded
-        for (one, a), (other, b) in combinations_with_replacement(named, 2):
-            yield f"{one} + {other}", tuple(map(sum, zip(a, b, strict=True)))
-        for text, own in named:
-            more = numbers[0] - own[0]
-            yield f"{text} {'+' if more > 0 else '-'} {abs(more)}", tuple(n + more for n in own)
+        if rounded:
+            yield from rounded
+            for (one, a), (other, b) in combinations_with_replacement(named, 2):
+                yield f"{one} + {other}", tuple(map(sum, zip(a, b, strict=True)))
+            for text, own in named:
+                more = numbers[0] - own[0]
+                yield f"{text} {'+' if more > 0 else '-'} {abs(more)}", tuple(n + more for n in own)
         for count in (2, 3):
             for chosen in combinations_with_replacement(factors, count):
                 text = " * ".join(_factor(text) for text, _ in chosen)
