@@ -51,7 +51,7 @@ class Imported:
         self.text = (folder / "ops.yaml").read_text() if (folder / "ops.yaml").exists() else ""
         self.entries: list[dict[str, Any]] = yaml.safe_load(self.text) or [] if self.text else []
         files = sorted((folder / "kernels" / "metal").glob("*.metal"))
-        self.metal = {path.stem: path.read_text() for path in files}
+        self.metal = {path.stem: path.read_text().replace("\n  ", "\n") for path in files}
 
     def check(self) -> None:
         """Check the entries with `mlxgen check`."""
@@ -153,7 +153,7 @@ def test_several_calls(imported: Importing) -> None:
     shapes = [sample["x"]["shape"] for sample in entry["samples"]]
     assert shapes == [[2, 4], [5, 4]]
     metal = found.metal["copy"]
-    assert "template <typename T>\n[[kernel]] void copy(\n    const device T* x" in metal
+    assert "template <typename T>\n[[kernel]] void copy(\n  const device T* x" in metal
     assert "const constant float* y [[buffer(1)]]" in metal  # as MLX for fewer than 8 elements
     assert "const constant float& scale [[buffer(3)]]" in metal
     assert "const constant int* x_shape [[buffer(4)]]" in metal
@@ -182,7 +182,7 @@ def test_template(imported: Importing) -> None:
     metal, entry = found.metal["copy"], found.entry
     assert "template <typename T_arg, int D, int K>" in metal
     for line in ("using T = float;", "using S = int32_t;", "constexpr int W = 7;"):
-        assert f"  {line}\n" in metal
+        assert f"\n{line}\n" in metal
     assert "constexpr bool FLAG = true;" in metal
     assert "k: int" in entry["signature"]
     template = entry["dispatch"]["metal"]["template"]
@@ -256,7 +256,7 @@ def test_no_axes(imported: Importing) -> None:
     found = imported(call(array(9), array()), source=source)
     found.check()
     assert "copy(x: array, y_array: array)" in found.entry["signature"]
-    assert "  const constant float& y = *y_array;\n" in found.metal["copy"]
+    assert "\nconst constant float& y = *y_array;\n" in found.metal["copy"]
 
 
 def test_outputs(imported: Importing) -> None:

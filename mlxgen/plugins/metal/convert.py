@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -390,7 +391,8 @@ class _Converter:
         for i, arrays in self.arrays.items():
             new, old, types = shown[self.inputs[i]], kernel.input_names[i], self.types[i]
             kind = named_type(types) if isinstance(types, str) else self.element
-            few = all(math.prod(array.shape) < MOST_CONSTANT for array in arrays)
+            small = math.prod(arrays[0].shape) < MOST_CONSTANT  # as in MLX
+            few = small and len({array.shape for array in arrays}) == 1
             if arrays[0].shape:
                 add(f"const {'constant' if few else 'device'}", kind, "*", new, old)
             else:
@@ -422,15 +424,21 @@ class _Converter:
         template = ", ".join([f"typename {self.element}", *whole])
         lines = [
             f"// Written by mlxgen import from `{kernel.name}` of mx.fast.metal_kernel.",
-            *([_UTILS, kernel.header] if kernel.header else [_UTILS]),
+            _UTILS + "\n",
+            *([_code(kernel.header) + "\n"] if kernel.header.strip() else []),
             *([f"template <{template}>"] if self.group or whole else []),
             f"[[kernel]] void {function}(",
             ",\n".join(f"    {param}" for param in params) + ") {",
             *(f"  {alias}" for alias in aliases),
-            kernel.source.strip("\n"),
+            textwrap.indent(_code(kernel.source), "  "),
             "}",
         ]
         return "\n".join(lines) + "\n"
+
+
+def _code(text: str) -> str:
+    """Return code without empty lines around it and blanks before all of its lines."""
+    return textwrap.dedent(text).strip("\n").rstrip()
 
 
 def _merged(values: dict[str, Any]) -> dict[str, Any]:
