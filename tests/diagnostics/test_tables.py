@@ -25,6 +25,7 @@ def test_tables() -> None:
         "emulator",
         "importers",
         "interactive",
+        "metal",
         "read",
     }
     assert {*SCHEMAS.iterdir()} <= WRITTEN.keys()

@@ -115,17 +115,17 @@ def imported(tmp_path: Path) -> Importing:
 )
 def test_formulas(numbers: tuple[int, ...], formula: str | None) -> None:
     sizes = Sizes({"N": (3, 5, 9), "M": (4, 8, 20)})
-    assert sizes.formula(numbers) == formula
-    axis = sizes.formula(numbers, axis=True)
-    if formula is None or "m" in formula:
-        assert axis is None
-    else:
-        assert axis == formula.replace(" ", "")
+    found, axis = sizes.formula(numbers), sizes.formula(numbers, axis=True)
+    assert (found and found.text) == formula
+    is_axis = formula is not None and "m" not in formula
+    assert (axis and axis.text) == (formula.replace(" ", "") if is_axis else None)  # type: ignore[union-attr]
 
 
 def test_formulas_of_axes_have_no_attributes() -> None:
-    sizes = Sizes({"x.size": (3, 5)})
-    assert sizes.formula((6, 10)) == "2 * x.size"
+    sizes = Sizes(more={"x.size": (3, 5)})
+    found = sizes.formula((6, 10))
+    assert found is not None
+    assert found.text == "2 * x.size"
     assert sizes.formula((6, 10), axis=True) is None
 
 

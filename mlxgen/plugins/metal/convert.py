@@ -20,7 +20,7 @@ from ...formula.values import INT_MAX
 from ...model.dtypes import METAL_TYPES
 from ...model.names import free
 from ...read.names import better, clash, cpp_names, meanings
-from .formulas import Numbers, Sizes
+from .formulas import Formula, Numbers, Sizes
 from .records import Array, Call, Constant, Kernel, Number, Record, TypeName
 from .signature import ATTRIBUTES, MOST_CONSTANT, Declared, named_type
 
@@ -258,24 +258,24 @@ class _Converter:
         for i, arrays in self.arrays.items():
             axes = []
             for numbers in zip(*(array.shape for array in arrays), strict=True):
-                text = self.sizes.formula(numbers, axis=True)
-                if text is None:
-                    text = next(letters)
-                    named[text] = numbers
-                axes.append(text)
+                formula = self.sizes.formula(numbers, axis=True)
+                if formula is None:
+                    formula = Formula(next(letters), numbers)
+                    named[formula.text] = numbers
+                axes.append(formula.text)
             found[self.inputs[i]] = " ".join(axes) or "()"
         for i, arrays in self.arrays.items():
             size = tuple(math.prod(array.shape) for array in arrays)
             if len(set(size)) > 1 and size not in named.values():
-                named[f"{self.inputs[i]}.size"] = size
+                self.sizes.more[f"{self.inputs[i]}.size"] = size
         return found
 
-    def _find(self, role: str, numbers: Numbers, *, axis: bool = False) -> str:
-        """Return a formula, or the name of a further argument."""
+    def _find(self, role: str, numbers: Numbers, *, axis: bool = False) -> Formula:
+        """Return a formula, or a further argument."""
         found = self.sizes.formula(numbers, axis=axis)
         if found is None:
-            found = self._free(role)
-            self.asked[found] = self.sizes.named[found] = numbers
+            found = Formula(self._free(role), numbers)
+            self.asked[found.text] = self.sizes.named[found.text] = numbers
         return found
 
     def _template(self) -> dict[str, Any]:
@@ -286,15 +286,14 @@ class _Converter:
             if len(set(numbers)) == 1:
                 self.sizes.divisors.add(numbers[0])
                 continue
-            text = self._find(name.lower(), numbers)
+            of = self._find(name.lower(), numbers)
             values = sorted(set(numbers))
-            found[name] = Inline(of=text, values=values)
-            shown = f"({text})" if " " in text else text
+            found[name] = Inline(of=of.text, values=values)
             listed = ", ".join(map(str, values))
             self.checks.append(
                 {
-                    "that": " or ".join(f"{shown} == {value}" for value in values),
-                    "else": f"{name}, which is {text}, must be one of {listed}",
+                    "that": " or ".join(f"{of.operand} == {value}" for value in values),
+                    "else": f"{name}, which is {of.text}, must be one of {listed}",
                 }
             )
         return found
@@ -304,7 +303,7 @@ class _Converter:
         for i, name in enumerate(self.outputs):
             shapes = [call.outputs[i].shape for call in self.calls]
             axes = [
-                self._find(f"{name}_size", numbers, axis=True)
+                self._find(f"{name}_size", numbers, axis=True).text
                 for numbers in zip(*shapes, strict=True)
             ]
             found[name] = " ".join(axes) or "()"
@@ -315,9 +314,9 @@ class _Converter:
             self._find(f"{key}_{axis}", numbers)
             for axis, numbers in zip("xyz", zip(*given, strict=True), strict=True)
         ]
-        while len(found) > 1 and found[-1] == "1":
+        while len(found) > 1 and found[-1].constant == 1:
             found.pop()
-        return [int(text) if text.isdigit() else text for text in found]
+        return [each.text if each.constant is None else each.constant for each in found]
 
     def _signature(self, name: str) -> str:
         required = [f"{self.inputs[i]}: array" for i in self.arrays]
@@ -437,7 +436,7 @@ class _Converter:
 
 
 def _code(text: str) -> str:
-    """Return code without empty lines around it and blanks before all of its lines."""
+    """Return code without empty lines around it and without common indentation."""
     return textwrap.dedent(text).strip("\n").rstrip()
 
 
