@@ -21,13 +21,14 @@ from itertools import cycle
 from random import Random
 from typing import Any
 
-from ..formula.lets import words
-from ..model.numbers import ArrayFacts, Impossible, evaluated
-from ..model.op import MOST, Arguments, Condition, OutputRules
-from ..read.keys import ArraySample, KernelEntry, Sample
-from .context import Context, Path
-from .metal import MAX_THREADS
-from .samples import AXES, Call
+from ...check.context import Context, Path
+from ...check.metal import MAX_THREADS
+from ...check.samples import AXES, Call
+from ...formula.lets import words
+from ...model.numbers import ArrayFacts, Impossible, evaluated
+from ...model.op import MOST, Arguments, Op, OutputRules
+from ...read.keys import ArraySample, KernelEntry, Sample
+from . import MESSAGES
 
 _BATCHES = (1, 2, 1, 5, 3, 1, 1_000_003)  # sizes of the axis in front
 _DRAWN, _ACCEPTED = 500, 50  # calls
@@ -52,20 +53,15 @@ _VALUES = (
 )
 
 
-def check_batch(
-    context: Context,
-    arguments: Arguments,
-    conditions: Sequence[Condition],
-    rules: OutputRules,
-    samples: Iterable[Sample],
-) -> None:
+def check_batch(context: Context, op: Op, samples: Iterable[Sample]) -> None:
     """Report formulas of a valid entry whose values are wrong with a batch."""
+    arguments = op.arguments
     metal = context.raw.dispatch.get("metal") if isinstance(context.raw.dispatch, dict) else None
     launch = metal if isinstance(metal, KernelEntry) else None
-    formulas = list(_formulas(context, rules, launch))
+    formulas = list(_formulas(context, op.output_rules, launch))
     more = {name: given.values[0] for name, given in launch.template.items()} if launch else {}
     more[MOST] = MAX_THREADS
-    trees = [condition.tree for condition in conditions]
+    trees = [condition.tree for condition in op.checks]
     everything = [*trees, *(tree for _, _, tree in formulas)]
     # For each formula, the counterexamples (parts of the message) by kind of change.
     trials = defaultdict[Path, defaultdict[int, list[dict[str, str]]]](lambda: defaultdict(list))
@@ -101,7 +97,7 @@ def check_batch(
         examples = found.get(2) or (found.get(0) and found.get(1))
         if examples and wrong.isdisjoint(words(tree)):
             about: Any = max(examples, key=lambda shown: (-len(str(shown)), str(shown)))
-            context.error("vmap_formula", path, str(path[0]), **about)
+            context.error("vmap_formula", path, str(path[0]), table=MESSAGES, **about)
             wrong.add(name)
 
 
