@@ -4,8 +4,8 @@
     logits = model(x)
 
 The steps, each in a module of its own: `archive` reads the file into the types of `program`,
-`functional` replaces operators that change arrays, `rewrites` uses fused operators, and `model`
-looks up all operators and makes an mlx.nn.Module.
+`functional` replaces operators that change arrays, `rewrites` uses fused operators, `operands`
+converts operands, and `model` looks up all operators and makes an mlx.nn.Module.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import IO, Any
 from .archive import read
 from .functional import make_functional
 from .model import ExportedModel
+from .operands import prepare
 from .operators import Find, find
 from .program import ExportError
 from .rewrites import chosen_rules, rewrite
@@ -48,4 +49,5 @@ def from_exported(
     archive = read(source)
     make_functional(archive.program)
     done = rewrite(archive.program, rules)
+    prepare(archive.program.graph)
     return ExportedModel(archive, done, find)

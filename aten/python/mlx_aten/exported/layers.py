@@ -333,6 +333,8 @@ def grid_sampler(
             taps.append(list(zip(places, weights, strict=True)))
             continue
         x = _inside(x, n, padding_mode, align_corners)
+        if padding_mode:
+            x = mx.where(mx.isnan(x), 0, x)
         if interpolation_mode == 1:
             taps.append([(mx.round(x), None)])
         else:
@@ -343,10 +345,15 @@ def grid_sampler(
     for corner in product(*taps):
         index = mx.zeros(grid.shape[:-1], mx.int32)
         weight = mx.ones(grid.shape[:-1], input.dtype)
+        inside = mx.ones(grid.shape[:-1], mx.bool_)
         for (place, factor), n in zip(corner, sizes, strict=True):
-            index = index * n + mx.stop_gradient(mx.clip(place, 0, n - 1)).astype(mx.int32)
-            weight = mx.where((place >= 0) & (place < n), weight, 0)
+            nearest = mx.where(mx.isnan(place), 0, mx.clip(place, 0, n - 1))
+            index = index * n + mx.stop_gradient(nearest).astype(mx.int32)
+            inside = inside & (place >= 0) & (place < n)
             weight = weight if factor is None else weight * factor
+        # In torch, NaN in a grid over two axes makes the result NaN, and 0 over three.
+        known = inside if len(sizes) == 3 else inside | mx.isnan(weight)
+        weight = mx.where(known, weight, 0)
         index = index.reshape(index.shape[0], 1, -1)
         found = mx.take_along_axis(
             flat, mx.broadcast_to(index, (*flat.shape[:2], index.shape[-1])), axis=-1

@@ -383,6 +383,7 @@ def _runner(graph: Graph, find: Find, file: str) -> Run:
     """
     missing: dict[str, list[Node]] = {}
     steps = []
+    dtypes = {name: tensor.dtype for name, tensor in graph.tensors.items()}
     for node in graph.nodes:
         function = lookup(node.target, find)
         if function is not None:
@@ -395,11 +396,11 @@ def _runner(graph: Graph, find: Find, file: str) -> Run:
             if view is None or function is None:
                 missing.setdefault(node.get("view"), []).append(node)
                 continue
-            steps.append(_write_step(node, view, function, file))
+            steps.append(_write_step(node, view, function, dtypes, file))
         elif function is None:
             missing.setdefault(node.target, []).append(node)
         else:
-            steps.append(_step(node, function, file))
+            steps.append(_step(node, function, dtypes, file))
     if missing:
         raise ExportError(_missing_message(missing, file))
     last: list[list[str]] = [[] for _ in steps]  # the values that no later step reads
@@ -471,6 +472,7 @@ def _depends_on_values(node: Node, graph: Graph) -> bool:
 
 Values = dict[str, Any]
 Step = Callable[[Values], None]
+Dtypes = Mapping[str, mx.Dtype | None]
 
 
 def _arguments(inputs: Iterable[Input]) -> Callable[[Values], tuple[list[Any], dict[str, Any]]]:
@@ -504,13 +506,13 @@ def _arguments(inputs: Iterable[Input]) -> Callable[[Values], tuple[list[Any], d
     return arguments
 
 
-def _step(node: Node, function: Function, file: str) -> Step:
+def _step(node: Node, function: Function, dtypes: Dtypes, file: str) -> Step:
     arguments = _arguments(node.inputs)
 
     def step(values: Values) -> None:
         try:
             positional, named = arguments(values)
-            _store(values, node.output, function(*positional, **named))
+            _store(values, node.output, function(*positional, **named), dtypes)
         except Exception as error:
             raise _failure(node, error, file) from error
 
@@ -522,7 +524,9 @@ def _failure(node: Node, error: Exception, file: str) -> ExportError:
     return ExportError(f"{file}: {error}, {at}")
 
 
-def _write_step(node: Node, view: Function, write: Function, file: str) -> Step:
+def _write_step(
+    node: Node, view: Function, write: Function, dtypes: Dtypes, file: str
+) -> Step:
     source, elements, kind, position, *others = node.inputs
     arguments = _arguments(others)
     direct = WRITES.get(kind.value)
@@ -537,24 +541,29 @@ def _write_step(node: Node, view: Function, write: Function, file: str) -> Step:
                 result = direct(array, new, *positional, **named)
             else:
                 result = write(array, new, at, lambda x: view(x, *positional, **named))
-            _store(values, node.output, result)
+            _store(values, node.output, result, dtypes)
         except Exception as error:
             raise _failure(node, error, file) from error
 
     return step
 
 
-def _store(values: dict[str, Any], output: Any, result: Any) -> None:
+def _store(values: Values, output: Any, result: Any, dtypes: Dtypes) -> None:
+    """Store the results of an operator, with the dtypes that they have in torch."""
     if isinstance(output, str):
-        if isinstance(result, mx.array) and not mx.issubdtype(result.dtype, mx.inexact):
-            # Integers have no gradients in torch; in MLX, those of scatters raise.
-            result = mx.stop_gradient(result)
+        if isinstance(result, mx.array):
+            dtype = dtypes.get(output) or result.dtype
+            if result.dtype != dtype:
+                result = result.astype(dtype)
+            if not mx.issubdtype(dtype, mx.inexact):
+                # Integers have no gradients in torch; in MLX, those of scatters raise.
+                result = mx.stop_gradient(result)
         values[output] = result
     elif output is not None:
         if not isinstance(result, list | tuple) or len(result) < len(output):
             raise ValueError(f"the operator does not return {len(output)} results")
         for name, item in zip(output, result, strict=False):
-            _store(values, name, item)
+            _store(values, name, item, dtypes)
 
 
 def _where(node: Node) -> str:
