@@ -19,6 +19,7 @@ import mlx.nn as nn
 from mlx.utils import tree_unflatten
 
 from .archive import Archive
+from .operands import LISTS
 from .operators import (
     DROPPED,
     FUNCTIONS,
@@ -177,6 +178,10 @@ class _Exported:
     where: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of the graph's inputs
     fixed: dict[str, mx.array] = field(default_factory=dict)  # constants by the graph's input
     run: Run = None  # type: ignore[assignment]  # set last: the operators are looked up then
+
+    def __deepcopy__(self, memo: Any) -> _Exported:
+        """Return the same object: nothing changes it after the model is made."""
+        return self
 
 
 MAX_GAPS = 10_000  # of the numbers in paths, each of which becomes an empty module
@@ -464,10 +469,12 @@ def _has(target: str, name: str) -> bool:
 
 def _depends_on_values(node: Node, graph: Graph) -> bool:
     """Return whether the shape of a result depends on values, which MLX's arrays cannot have."""
-    if node.target not in ("aten.index.Tensor", "aten._unsafe_index.Tensor"):
+    if node.target.rpartition(".")[0] not in LISTS:
         return False
-    indices = (graph.tensors.get(name) for name in refs_of(node.get("indices")))
-    return any(index is not None and index.dtype == mx.bool_ for index in indices)
+    indices = [graph.tensors.get(name) for name in refs_of(node.get("indices"))]
+    if not any(index is not None and index.dtype == mx.bool_ for index in indices):
+        return False
+    return "index_put" not in node.target or len(indices) > 1
 
 
 Values = dict[str, Any]

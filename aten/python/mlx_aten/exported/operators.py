@@ -34,7 +34,6 @@ SAME = {
     "__rshift__": "bitwise_right_shift",
     "_prelu_kernel": "prelu",
     "_unsafe_index": "index",
-    "_unsafe_index_put": "index_put",
     "concat": "cat",
     "det": "linalg_det",
     "unsafe_chunk": "chunk",
@@ -192,6 +191,11 @@ def _straight_through(old: mx.array, new: mx.array) -> mx.array:
     return _replaced(old, new) if mx.issubdtype(new.dtype, mx.inexact) else new
 
 
+def _matrix_exp(self: mx.array) -> mx.array:
+    result: mx.array = importlib.import_module("mlxops.linalg").matrix_exp(self)
+    return result
+
+
 # Returns the source with new elements, by the view: (source, elements, *the view's arguments).
 WRITES: dict[str, Function] = {
     "aten.slice.Tensor": _bounded("slice_scatter"),
@@ -227,6 +231,8 @@ FUNCTIONS: dict[str, Function] = {
     # Under mx.compile, MLX raises an error: the number would be a constant.
     "aten.item.default": lambda self: self.item(),
     "aten._local_scalar_dense.default": lambda self: self.item(),
+    "aten.matrix_exp.default": _matrix_exp,
+    "aten.linalg_matrix_exp.default": _matrix_exp,
     "aten.lstm.input": recurrent.lstm,
     "aten.gru.input": recurrent.gru,
     "aten.rnn_tanh.input": recurrent.rnn_tanh,
