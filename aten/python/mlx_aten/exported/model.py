@@ -8,7 +8,7 @@ arrays of that tree; constants of the program and buffers that a state dict lack
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -28,6 +28,7 @@ from .operators import (
     WRITES,
     Find,
     Function,
+    advice,
     lookup,
 )
 from .program import ExportError, Graph, Input, Leaf, Node, Program, Ref, refs_of, replace_refs
@@ -70,7 +71,13 @@ class ExportedModel(Part):
         tied: paths of parameters that are other parameters, with the paths of those.
     """
 
-    def __init__(self, archive: Archive, rewrites: dict[str, list[str]], find: Find) -> None:
+    def __init__(
+        self,
+        archive: Archive,
+        rewrites: dict[str, list[str]],
+        find: Find,
+        operators: Mapping[str, Function],
+    ) -> None:
         super().__init__()
         program, weights = archive.program, archive.weights
         signature = program.signature
@@ -98,7 +105,9 @@ class ExportedModel(Part):
         _fill(self, entries)
         for path in (p for p in signature.parameters.values() if not weights[p].trained):
             self._freeze(_keys(own.tied.get(path, path)))
-        own.run = _runner(program.graph, find, program.file)
+        own.run = _runner(
+            program.graph, lambda target: lookup(target, find, operators), operators, program.file
+        )
 
     @property
     def input_tree(self) -> TreeSpec:
@@ -381,8 +390,16 @@ def _array(program: Program, leaf: Leaf, value: Any, sizes: dict[str, tuple[int,
 # Running.
 
 
-def _runner(graph: Graph, find: Find, file: str) -> Run:
+def _runner(
+    graph: Graph,
+    lookup: Callable[[str], Function | None],
+    operators: Container[str],
+    file: str,
+) -> Run:
     """Return a function from the graph's inputs to its outputs.
+
+    Args:
+        operators: the targets that have functions of the caller.
 
     Raises an ExportError that lists all operators without a function.
     """
@@ -390,14 +407,14 @@ def _runner(graph: Graph, find: Find, file: str) -> Run:
     steps = []
     dtypes = {name: tensor.dtype for name, tensor in graph.tensors.items()}
     for node in graph.nodes:
-        function = lookup(node.target, find)
+        function = lookup(node.target)
         if function is not None:
-            _check_arguments(node, file)
-        if _depends_on_values(node, graph):
+            _check_arguments(node, file, node.target in operators)
+        if node.target not in operators and _depends_on_values(node, graph):
             missing.setdefault(f"{node.target} with an index of bools", []).append(node)
             continue
         if node.target == "mlx.write_view":
-            view = lookup(node.get("view"), find)
+            view = lookup(node.get("view"))
             if view is None or function is None:
                 missing.setdefault(node.get("view"), []).append(node)
                 continue
@@ -426,12 +443,12 @@ def _runner(graph: Graph, find: Find, file: str) -> Run:
     return run
 
 
-def _check_arguments(node: Node, file: str) -> None:
-    """Check that an operator gets values only, by names that it has in torch."""
+def _check_arguments(node: Node, file: str, own: bool) -> None:
+    """Check that an operator gets values only, by names that it has in torch or is the caller's."""
     for argument in node.inputs:
         if isinstance(argument.value, Graph | Mapping):
             what = f"the argument '{argument.name}', which is not a value"
-        elif argument.keyword and not _has(node.target, argument.name):
+        elif argument.keyword and not own and not _has(node.target, argument.name):
             what = f"the argument '{argument.name}', which the operator lacks"
         elif not _are_sizes(argument.value):
             what = f"the argument '{argument.name}', a list with an integer beyond 32 bits"
@@ -528,7 +545,11 @@ def _step(node: Node, function: Function, dtypes: Dtypes, file: str) -> Step:
 
 def _failure(node: Node, error: Exception, file: str) -> ExportError:
     at = f"from {node.target} in node '{node.name}'{_where(node)}"
-    return ExportError(f"{file}: {error}, {at}")
+    text = str(error)
+    if isinstance(error, TypeError) and "incompatible function arguments" in text:
+        given = text.partition("Invoked with types:")[2].strip()
+        text = f"mlx_aten has no form of the operator for the arguments ({given})"
+    return ExportError(f"{file}: {text}, {at}")
 
 
 def _write_step(
@@ -580,10 +601,21 @@ def _where(node: Node) -> str:
     return module + (f"\n    {place.frame}" if place.frame else "")
 
 
+def _base(target: str) -> str:
+    """Return the name of an operator without its overload."""
+    return target.partition(" ")[0].rpartition(".")[0]
+
+
 def _missing_message(missing: dict[str, list[Node]], file: str) -> str:
     count = "1 operator" if len(missing) == 1 else f"{len(missing)} operators"
     lines = [f"{file}: the program needs {count} that mlx_aten lacks:"]
     for target, nodes in sorted(missing.items()):
         times = "once" if len(nodes) == 1 else f"{len(nodes)} times, first"
         lines.append(f"  {target}, {times} in node '{nodes[0].name}'{_where(nodes[0])}")
+        if hint := advice(target):
+            lines.append(f"    {hint}")
+    lines.append(
+        "exported.run_decompositions() in torch replaces many operators by simpler ones. Or give a "
+        f"function over MLX's arrays: from_exported(.., operators={{'{_base(min(missing))}': f}})"
+    )
     return "\n".join(lines)
