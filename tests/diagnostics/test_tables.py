@@ -27,6 +27,7 @@ def test_tables() -> None:
         "interactive",
         "metal",
         "read",
+        "rules",
     }
     assert {*SCHEMAS.iterdir()} <= WRITTEN.keys()
 
