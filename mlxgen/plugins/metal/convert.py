@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...command.entries import Inline
 from ...formula.values import INT_MAX
 from ...model.dtypes import METAL_TYPES
 from ...model.names import free
 from ...read.names import better, clash, cpp_names, meanings
+from ..common.entries import Inline
 from .formulas import Formula, Numbers, Sizes
 from .records import Array, Call, Constant, Kernel, Number, Record, TypeName
 from .signature import ATTRIBUTES, MOST_CONSTANT, Declared, named_type
@@ -206,7 +206,7 @@ class _Converter:
         if self.checks:
             keys["checks"] = self.checks
         if any("float" in array.dtype for arrays in self.arrays.values() for array in arrays):
-            keys["grad"] = "none"
+            keys["grad"] = "todo" if any(call.with_gradient for call in self.calls) else "none"
         keys["samples"] = self._samples()
         about = self.calls, self.inputs, self.asked
         return Entry(name, keys, self._metal(function), self._comments(), *about)
@@ -366,8 +366,6 @@ class _Converter:
             notes.append(f"{names}: {what}, because no formula of the sizes gives the numbers.")
         if not self.kernel.ensure_row_contiguous:
             notes.append("Inputs are copied if they are not row-contiguous.")
-        if any(call.with_gradient for call in self.calls):
-            notes.append("TODO: write the gradient of its mx.custom_function in place of `none`.")
         return notes
 
     # -- the Metal file

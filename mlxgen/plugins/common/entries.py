@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from ..diagnostics import COMMAND_LINE, Diagnostics
-from . import MESSAGES
+from ...command import MESSAGES
+from ...diagnostics import COMMAND_LINE, Diagnostics
 
 _WIDTH = 100
 _MARK = b"# Written by mlxgen import"
