@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from emulated import Keeping, built, converted, same
 
 from mlxgen.__main__ import cli
 from mlxgen.metal import RecordError, emulate, record
@@ -470,3 +472,65 @@ def test_record_in_place_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(OSError), emulate(record=path):
         pass
     assert mx.fast.metal_kernel is before
+
+
+# ------------------------------------------------------------------------------- numbers
+
+
+def launch(
+    name: str, source: str, inputs: dict[str, Any], shape: Sequence[int], **more: Any
+) -> mx.array:
+    """Call a kernel with a thread for each element of its output."""
+    made = mx.fast.metal_kernel(name, [*inputs], ["out"], source, more.pop("header", ""))
+    given = {"grid": (int(np.prod(shape)), 1, 1), "threadgroup": (32, 1, 1), **more}
+    dtype = next(x.dtype for x in inputs.values() if isinstance(x, mx.array))
+    shapes = {"output_shapes": [shape], "output_dtypes": [dtype]}
+    outputs: list[mx.array] = made(inputs=[*inputs.values()], **shapes, **given)
+    return outputs[0]
+
+
+SCALE = """
+    uint i = thread_position_in_grid.x;
+    uint row = i / x_shape[1];
+    out[i] = T(twice(float(x[i])) * w + eps * lambda[row] + (SQUARED ? x[i] * x[i] : T(0)));
+"""
+COUNT = """
+    uint i = thread_position_in_grid.x;
+    threadgroup float kept[K];
+    if (thread_position_in_threadgroup.x < K) kept[thread_position_in_threadgroup.x] = x[i % K];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    atomic_fetch_add_explicit(&out[i % out_size], kept[i % K], memory_order_relaxed);
+"""
+
+
+@pytest.mark.extended
+def test_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators compute the same numbers as the kernels that they were imported from."""
+    with emulate(), Keeping(tmp_path / "calls") as recording:
+        forms = ((3, mx.float32, True), (5, mx.float16, True), (4, mx.float16, False))
+        for n, dtype, squared in forms:
+            x = mx.random.normal((n, 40)).astype(dtype)
+            inputs = {"x": x, "w": mx.array(0.5), "eps": 0.25, "lambda": mx.random.normal((n,))}
+            template = [("T", dtype), ("SQUARED", squared)]
+            header = "inline float twice(float x) { return 2 * x; }"
+            launch("scale", SCALE, inputs, x.shape, template=template, header=header)
+        for n, k in ((64, 2), (96, 4), (32, 3)):
+            inputs = {"x": mx.arange(n).astype(mx.float32), "out_size": k}
+            kernel = mx.fast.metal_kernel("count", [*inputs], ["out"], COUNT, atomic_outputs=True)
+            kernel(
+                inputs=[*inputs.values()],
+                template=[("K", k)],
+                grid=(n, 1, 1),
+                threadgroup=(32, 1, 1),
+                output_shapes=[(k,)],
+                output_dtypes=[mx.float32],
+                init_value=0,
+            )
+        mx.eval([kept.outputs for kept in recording.kept])
+    output = str(tmp_path / "ops.yaml")
+    given = ["import", "metal_kernel", str(tmp_path / "calls"), "-o", output]
+    assert CliRunner().invoke(cli, given).output == "3 entries for 2 of 2 kernels\n"
+    entries = converted(tmp_path / "calls")
+    module = built(Path(output), monkeypatch)
+    for kept in recording.kept:
+        assert not same(module, kept, *entries[kept.kernel, kept.call])

@@ -44,6 +44,10 @@ class Recording(ContextDecorator):
     def __exit__(self, *error: object) -> None:
         self.active = False
         mx.fast.metal_kernel, mx.custom_function = self._saved  # type: ignore[misc]
+        self.write()
+
+    def write(self) -> None:
+        """Add the calls so far to the files."""
         for kernel, calls in self.calls.items():
             records.add(self.folder, kernel, calls)
         self.calls.clear()
@@ -79,9 +83,15 @@ class Recording(ContextDecorator):
         def call(*arguments: Any, **given: Any) -> Any:
             outputs = function(*arguments, **given)  # raises if an argument is wrong
             if self.active:
-                self.calls.setdefault(kernel, {})[_call(given)] = None
+                self.note(kernel, given, outputs)
             return outputs
 
+        return call
+
+    def note(self, kernel: Kernel, given: dict[str, Any], outputs: Sequence[mx.array]) -> Call:
+        """Add a call with its arguments and outputs; return its record."""
+        call = _call(given)
+        self.calls.setdefault(kernel, {})[call] = None
         return call
 
 
