@@ -46,13 +46,14 @@ class Keeping(Recording):
 
 
 def converted(folder: Path) -> Mapping[tuple[Kernel, Call], tuple[Entry, int]]:
-    """Return the entry of each recorded call, and the position of the call in it."""
+    """Return the entry of each call without its elements, and the call's position in it."""
     read = map(records.read, folder.glob("*.json"))
     names, found = Names(), {}
     for record in sorted(read, key=lambda record: (record.kernel.name, record.kernel.file)):
         for entry in convert(record, names):
             if isinstance(entry, Entry):
-                found |= {(record.kernel, call): (entry, i) for i, call in enumerate(entry.calls)}
+                for i, call in enumerate(entry.calls):
+                    found[record.kernel, call.plain] = entry, i
     return found
 
 

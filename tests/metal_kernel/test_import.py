@@ -198,19 +198,35 @@ def test_template(imported: Importing) -> None:
 
 
 def test_forms_are_entries(imported: Importing) -> None:
-    """Bools of templates, ranks, and kinds of inputs: calls of one form are one entry."""
+    """Bools of templates, and kinds of inputs: calls of one form are one entry."""
     calls = [
         call(array(2), 1.0, template={"FLAG": True}),
         call(array(3), 1.0, template={"FLAG": False}),
-        call(array(4, 4), 1.0, template={"FLAG": False}),
         call(array(4), 1, template={"FLAG": False}),
+        call(array(), 1, template={"FLAG": False}),
     ]
     found = imported(*calls, source=COPY + "bool f = FLAG;")
     found.check()
     assert [*found.metal] == ["copy", "copy_2", "copy_3", "copy_4"]
     assert "constexpr bool FLAG = false" in found.metal["copy_2"]
-    assert found.entries[3]["signature"].startswith("copy_4(x: array, y: int = 1)")
+    assert found.entries[2]["signature"].startswith("copy_3(x: array, y: int = 1)")
     assert found.result.output == "4 entries for 1 of 1 kernels\n"
+
+
+def test_ranks(imported: Importing) -> None:
+    """Ranks that differ in the same way are leading axes, and others are entries of their own."""
+    shapes = ((3,), (2, 5), (4, 2, 7))
+    calls = [
+        call(array(*s), array(s[-1]), outputs=[array(*s), array(*s[:-1], 2)], grid=(n, 1, 1))
+        for s, n in zip(shapes, (3, 10, 56), strict=True)
+    ]
+    found = imported(*calls, output_names=["a", "b"], source="a[0] = x[0] + y[0]; b[0] = 0;")
+    found.check()
+    assert found.entry["axes"] == {"x, a": "... B", "y": "B", "b": "... 2"}
+    assert found.entry["dispatch"]["metal"]["grid"] == ["x.size"]
+    other = imported(call(array(3, 2), array(4)), call(array(3), array(4, 5)), name="other")
+    other.check()
+    assert [entry["axes"]["x, out"] for entry in other.entries[1:]] == ["3 2", "3"]
 
 
 def test_dtypes_that_vary_alone_are_entries(imported: Importing) -> None:
@@ -404,6 +420,7 @@ def test_record(tmp_path: Path) -> None:
     with emulate(record=tmp_path / "ops"):
         assert mx.array_equal(run(ones), ones)
         run(ones)
+        run(-3 * ones)
         run(mx.ones(4), template=[("T", mx.float16), ("N", 3), ("B", True)], init_value=-mx.inf)
         mx.custom_function(run)(mx.zeros(2))
         mx.eval(mx.compile(run)(mx.ones(5, dtype=mx.int32)))
@@ -413,7 +430,7 @@ def test_record(tmp_path: Path) -> None:
         name="copy", input_names=("x",), output_names=("out",), source=COPY
     )
     first, second, _, fourth = found.calls
-    assert first.inputs == (records.Array(shape=(2, 3), dtype=I32, low=1, high=1),)
+    assert first.inputs == (array(2, 3, dtype=I32, low=-3, high=1),)
     assert first.outputs == (array(2, 3, dtype=I32),)
     assert (first.grid, first.threadgroup, first.init_value) == ((6, 1, 1), (8, 1, 1), None)
     assert [type(a).__name__ for a in second.template] == ["TypeName", "Constant", "Constant"]
