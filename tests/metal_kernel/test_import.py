@@ -290,6 +290,17 @@ def test_outputs(imported: Importing) -> None:
     assert "device atomic<int32_t>* a [[buffer(1)]]" in found.metal["copy"]
 
 
+@pytest.mark.parametrize("value", [True, 3, -2, 0.1, 1e-30, float("-inf"), float("nan")])
+def test_numbers_as_inputs(imported: Importing, value: float) -> None:
+    found = imported(call(array(9), value))
+    found.check()
+    kind = type(value).__name__
+    default = f" = {value}" if np.isfinite(value) else ""
+    assert f"y: {kind}{default})" in found.entry["signature"]
+    assert f"const constant {kind}& y [[" in found.metal["copy"]
+    np.testing.assert_equal(found.entry["samples"][0]["y"], value)
+
+
 def test_integers(imported: Importing) -> None:
     found = imported(call(array(9, dtype=I32, low=-3, high=4)))
     found.check()

@@ -365,7 +365,7 @@ class _Converter:
                     sample[name] = Inline(shape=[*value.shape])
                     if value.low is not None:
                         sample[name].update(low=value.low, high=value.high)
-                elif math.isfinite(value.value):
+                else:
                     sample[name] = value.value
             sample |= {name: numbers[position] for name, numbers in self.asked.items()}
             if sample not in found:
