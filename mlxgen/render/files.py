@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..model.dtypes import FLOATING
-from ..model.languages import Package, exists, language
+from ..model.languages import Package, language
 from ..model.op import Form, Op, metal_stem
 from ..model.used import SCHEMA
 from .cpp import FILTERS, View, raw_string
-from .format import formatted
 from .python import check_samples, docstring_item, op_dict, python_def
 from .reference import InPlace, Reference, inplace, markdown
 from .templates import Templates
@@ -182,47 +181,7 @@ def op_source(view: View, package: Package) -> str:
 def definition(op: Op, package: Package) -> str:
     """Render the .cpp file of one op without its includes."""
     (code,) = _blocks(_source_template(op), package, op=View(op))
-    return formatted(code)
-
-
-# The parts that ``part`` can render, except interfaces for other languages, with their languages.
-PARTS: Mapping[str, str] = {
-    "header": "cpp",
-    "source": "cpp",
-    "binding": "cpp",
-    "stub": "python",
-    "doc": "rst",
-    "metal": "cpp",
-    "json": "json",
-}
-
-
-def is_part(name: str) -> bool:
-    """Return whether ``part`` can render a part."""
-    return name in PARTS or exists(name)
-
-
-def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
-    """Render one part of an op's output, for ``mlxgen show``."""
-    if name == "stub":
-        return f"def {op.python_name}{python_def(op)}: ...\n"
-    if name == "doc":
-        return docstring(Reference(op, package, {}), package) + "\n"
-    if name == "json":
-        return json.dumps(op_dict(op), indent=1, ensure_ascii=False) + "\n"
-    if name == "metal":
-        kernel = op.forward.kernel("metal")
-        if kernel is None:
-            return f"// {op.name} has no Metal kernel\n"
-        text = metal_text(kernel.include, kernel.shared)
-        return f"{text}\n// For each element: {metal_element(op)};\n" if kernel.scalar else text
-    if name not in PARTS and op.entry.internal:
-        return f"/* {op.name} is internal: {name.capitalize()} cannot call it */\n"
-    if name not in PARTS:
-        return language(name).renderer.code(op, package)
-    made = pieces(op, package)
-    texts = {"header": made.header, "source": made.source}
-    return formatted(texts.get(name) or bindings([made], 0, package))
+    return code
 
 
 def metal_element(op: Op) -> str:
