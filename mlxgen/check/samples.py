@@ -230,9 +230,9 @@ class Call(NamedTuple):
     def names(self, arguments: Arguments, *batch: int) -> dict[str, Any]:
         """Return the names in formulas, if all arrays have the sizes ``batch`` in front."""
         names = dict(self.values)
-        for p in arguments.params:
-            if p.arg.mode_of and names[p.name] is not None:
-                names[p.arg.mode_of] = names[p.name]
+        for mode, array in arguments.modes:
+            if names[mode] is not None:
+                names[array] = names[mode]
         for path, shape in self.shapes.items():
             (name, *index), facts = path, ArrayFacts((*batch, *shape), self.dtypes[path])
             names[str(name)] = (*names[str(name)], facts) if index else facts

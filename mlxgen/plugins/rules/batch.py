@@ -67,10 +67,12 @@ def check_batch(context: Context, op: Op, samples: Iterable[Sample]) -> None:
     trials = defaultdict[Path, defaultdict[int, list[dict[str, str]]]](lambda: defaultdict(list))
     to_check = context.raw.shape is not None or any(path[0] != "shape" for path, _, _ in formulas)
     calls = _accepted(context, arguments, samples, trees, everything) if to_check else ()
-    for call, batch in zip(calls, cycle(_BATCHES), strict=False):
-        one, many = (call.names(arguments, *b) | more for b in ((), (batch,)))
+    for (call, names), batch in zip(calls, cycle(_BATCHES), strict=False):
+        one, many = names | more, call.names(arguments, batch) | more
         for path, name, tree in formulas:
-            before, after = _value(tree, one), _value(tree, many)
+            met = path[0] == "checks"  # by all calls
+            before: Any = True if met else _value(tree, one)
+            after = _value(tree, many)
             launched = path[0] == "dispatch"
             unknown = before is None or after is None or isinstance(before, Impossible)
             if unknown or (launched and batch > 1):
@@ -148,8 +150,8 @@ def _accepted(
     samples: Iterable[Sample],
     conditions: Sequence[ast.expr],
     formulas: Sequence[ast.expr],
-) -> Iterator[Call]:
-    """Yield different calls that meet all conditions."""
+) -> Iterator[tuple[Call, dict[str, Any]]]:
+    """Yield different calls that meet all conditions, and the names of their formulas."""
     parts = [*conditions]
     for part in parts:  # grows in the loop
         parts += (
@@ -173,7 +175,7 @@ def _accepted(
         best = met
         seen.add(key)
         if met == len(parts):
-            yield call
+            yield call, names
             if len(pool) == _ACCEPTED * (1 + (drawing.related != [])):
                 return
 
