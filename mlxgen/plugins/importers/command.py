@@ -8,9 +8,9 @@ from pathlib import Path
 
 import rich_click as click
 
-from ...command import entries as write
 from ...command.cli import EXISTING_FILE, Commands, command, require
 from ...diagnostics import Diagnostics
+from ..common import entries as write
 from . import allowlist, functions, importer, output, schema, trace
 
 _FILE = click.Path(dir_okay=False, path_type=Path)

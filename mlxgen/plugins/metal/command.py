@@ -9,9 +9,9 @@ from pathlib import Path
 
 import rich_click as click
 
-from ...command import entries as write
 from ...command.cli import command, require, settings_of
 from ...diagnostics import COMMAND_LINE, Diagnostics
+from ..common import entries as write
 from . import MESSAGES, records
 from .convert import Entry, Names, Unfit, convert
 from .records import Record
