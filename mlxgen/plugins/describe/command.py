@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,9 +125,11 @@ def docs(diags: Diagnostics, project: Path | None, dry_run: bool) -> None:
 def doc_pages(ops: Sequence[Op], settings: Settings) -> dict[str, str]:
     """Return the generated pages of the docs folder: reference and JSON Schema."""
     from ...read.keys import json_schema
-    from ...render.files import pieces, reference
+    from ...render.files import PAGES, pieces
 
     return {
-        "operators.md": reference((pieces(op, settings) for op in ops), settings),
+        "operators.md": import_module(PAGES).reference(
+            (pieces(op, settings) for op in ops), settings
+        ),
         f"{settings.yaml.stem}.schema.json": json.dumps(json_schema(), indent=1) + "\n",
     }

@@ -34,7 +34,7 @@ def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
     if name == "stub":
         return f"def {op.python_name}{python_def(op)}: ...\n"
     if name == "doc":
-        return docstring(Reference(op, package, {}), package) + "\n"
+        return docstring(Reference(op, package), package) + "\n"
     if name == "json":
         return json.dumps(op_dict(op), indent=1, ensure_ascii=False) + "\n"
     if name == "metal":
