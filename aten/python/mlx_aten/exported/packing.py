@@ -244,7 +244,11 @@ class _Packing:
             return None
         if scales.dtype == mx.float64 or not mx.issubdtype(scales.dtype, mx.floating):
             scales = scales.astype(mx.float32, stream=mx.cpu)
-        biases = (scales * (weight.low - zeros.astype(mx.float32))).astype(scales.dtype)
+        biases = scales.astype(mx.float32) * (weight.low - zeros.astype(mx.float32))
+        if mx.array_equal(biases.astype(scales.dtype), biases):
+            biases = biases.astype(scales.dtype)
+        else:  # both would be rounded to 16 bits
+            scales = scales.astype(mx.float32)
         words = pack_bits(integers.astype(mx.int32) - weight.low, bits)
         path = self.paths[weight.integers]
         self.numbers.update(refs_of([weight.scale, weight.zero_point]))

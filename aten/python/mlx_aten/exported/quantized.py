@@ -412,8 +412,11 @@ def quantized_linear(
     bits: int,
 ) -> mx.array:
     """Return the product with a matrix in MLX's packed form, plus a bias."""
-    product = mx.quantized_matmul(x, weight, scales, biases, True, group_size, bits)
-    return product if bias is None else product + bias
+    # On the CPU, MLX adds up numbers of 16 bits in 16 bits.
+    dtype = mx.float32 if mx.default_device().type == mx.cpu else x.dtype
+    numbers = (scales.astype(dtype), biases.astype(dtype))
+    product = mx.quantized_matmul(x.astype(dtype), weight, *numbers, True, group_size, bits)
+    return product.astype(x.dtype) if bias is None else product.astype(x.dtype) + bias
 
 
 FUNCTIONS: dict[str, Function] = {
