@@ -375,13 +375,13 @@ class Dtypes(nn.Module):
 
     def forward(self, x: torch.Tensor, count: torch.Tensor, small: torch.Tensor) -> Any:
         x = x * self.scale
-        low, double = x.bfloat16(), torch.tensor(0.1, dtype=torch.float64)
+        low, double = x.detach().bfloat16(), torch.tensor(0.1, dtype=torch.float64)
         hundred = torch.tensor(100)
         changed = []
         for change in (
             lambda y: y.gt_(0),
             lambda y: y.eq_(x),
-            lambda y: y.logical_not_(),
+            lambda y: y.le_(1).mul_(2),
             lambda y: y.mul_(x.double()),
             lambda y: y.copy_(count),
         ):
