@@ -576,12 +576,16 @@ def _write_step(
     return step
 
 
+def _has_float64() -> bool:
+    return mx.default_device().type == mx.cpu
+
+
 def _store(values: Values, output: Any, result: Any, dtypes: Dtypes) -> None:
     """Store the results of an operator, with the dtypes that they have in torch."""
     if isinstance(output, str):
         if isinstance(result, mx.array):
             dtype = dtypes.get(output) or result.dtype
-            if result.dtype != dtype:
+            if result.dtype != dtype and (dtype != mx.float64 or _has_float64()):
                 result = result.astype(dtype)
             if not mx.issubdtype(dtype, mx.inexact):
                 # Integers have no gradients in torch; in MLX, those of scatters raise.

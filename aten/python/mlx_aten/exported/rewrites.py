@@ -70,6 +70,7 @@ class Rule:
     first_result: bool = False  # the operator has others, which must be unused
 
 
+PACKED = "quantized_matmul"  # see packing.py
 UNKNOWN = Tensor(None, (), ())
 
 
@@ -205,7 +206,7 @@ def _returns_argument(node: Node, graph: Graph) -> bool:
 
 def chosen_rules(chosen: bool | Iterable[str]) -> set[str]:
     """Return the names of the rules that `from_exported` should use."""
-    names = {rule.name for rule in RULES}
+    names = {PACKED, *(rule.name for rule in RULES)}
     if isinstance(chosen, bool):
         return names if chosen else set()
     if not isinstance(chosen, Iterable):
