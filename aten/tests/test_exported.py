@@ -172,6 +172,7 @@ def compare(
         path = ".".join(key.lstrip("_") for key in path.split("."))
         assert_close(new.pop(path), wanted, 1e-4)
     before = dict(utils.tree_flatten(model.parameters()))
+    model.update(changes)
     for path, same in new.items():
         assert_close(same, before[path], 1e-4)
     return model
@@ -319,7 +320,9 @@ def test_indices_and_places_stay_inside() -> None:
     expected = model(image, grid, mx.array([-1e6, 1e6, 0.3]))
     for number in (math.nan, math.inf, -math.inf, 1e30):
         found, written = model(image, mx.full(grid.shape, number), mx.full(places.shape, number))
-        assert all(x.shape == y.shape for x, y in zip(leaves(found), leaves(expected[0])))
+        assert all(
+            x.shape == y.shape for x, y in zip(leaves(found), leaves(expected[0]), strict=True)
+        )
         assert all(mx.all(mx.isfinite(x)) for x in leaves((found, written)))
     # The nearest indices are those of the first and of the last row.
     assert_close(expected[1][0], model(image, grid, mx.array([-1.25, 1.0, 0.3]))[1][0], 1e-6)
@@ -401,7 +404,9 @@ def test_quantized_weights_are_packed() -> None:
     assert words[path].dtype == mx.uint32 and words[path].shape == (64, 8)
     assert words[f"{path}_scales"].shape == words[f"{path}_biases"].shape == (64, 2)
     assert f"{path[:-1]}1" not in words
-    assert not any("original" in path for path, _ in utils.tree_flatten(packed.trainable_parameters()))
+    assert not any(
+        "original" in path for path, _ in utils.tree_flatten(packed.trainable_parameters())
+    )
 
 
 def test_own_operators() -> None:
