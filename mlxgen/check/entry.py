@@ -26,7 +26,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 DEEPEST = 10  # nested submodules, each a folder
 # Keys that must be valid before the forward computation can be resolved.
 _FORM_KEYS = frozenset(
-    {"dispatch", "composite", "cpp", "axes", "shape", "dtype", "dtypes", "manual"}
+    {"dispatch", "composite", "cpp", "axes", "shape", "dtype", "dtypes", "manual", "donate"}
 )
 _KERNEL_KEYS = ("integers", "vmap", "jvp", "manual")
 
