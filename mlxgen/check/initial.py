@@ -10,12 +10,11 @@ import math
 from collections.abc import Sequence
 
 from ..formula.compile import Want
-from ..model.dtypes import INTEGER
+from ..model.dtypes import INTEGER, LIMITS
 from ..model.kinds import Kind
 from ..model.numbers import Impossible, evaluated
 from ..model.op import Form, Initial, Rule
 from .context import Context, Environment, Path
-from .defaults import LIMITS
 from .dispatch import dtype_of
 
 
