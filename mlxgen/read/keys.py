@@ -149,6 +149,10 @@ class OpEntry(Model):
     dtype: Formula | dict[str, Formula] | None = key(
         "Output dtype, or one per output; the promoted dtype if absent. Describes a composite."
     )
+    init: dict[str, Formula] = key("Number that fills an output before its kernel runs.", {})
+    donate: dict[str, Text] = key(
+        "Array whose values and memory an output takes over; a copy if the memory is in use.", {}
+    )
     dtypes: (
         Names | dict[str, Names] | Annotated[list[dict[str, Names]], Field(min_length=1)] | None
     ) = key("Dtypes or categories allowed, for all arrays, per argument, or per group of them.")

@@ -21,6 +21,7 @@ def test_tables() -> None:
     assert messages == {
         "check",
         "command",
+        "common",
         "data",
         "emulator",
         "importers",

@@ -13,8 +13,9 @@ from typing import Any
 
 import yaml
 
-from ...command import MESSAGES
+from ...command import MESSAGES as COMMAND
 from ...diagnostics import COMMAND_LINE, Diagnostics
+from . import MESSAGES
 
 _WIDTH = 100
 _MARK = b"# Written by mlxgen import"
@@ -133,7 +134,7 @@ def replace(files: Mapping[Path, str], diags: Diagnostics) -> bool:
                 with suppress(OSError):
                     made.unlink(missing_ok=True)
             about = {"file": os.path.relpath(path), "reason": error.strerror or error}
-            diags.error(MESSAGES("unwritable", **about), COMMAND_LINE)
+            diags.error(COMMAND("unwritable", **about), COMMAND_LINE)
             return False
     for path, made in temporary.items():
         made.replace(path)
