@@ -383,7 +383,15 @@ def test_programs_that_fail(
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"kernel": {}, "calls": 3}', "\xff"])
+OTHER = Record.model_construct(
+    kernel=Kernel(name="k", input_names=("x", "y"), output_names=("out",), source=COPY),
+    calls=(call(array(8)),),
+).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[1]", '{"kernel": {}, "calls": 3}', "\xff", OTHER], ids=range(6)
+)
 def test_damaged_record(imported: Importing, tmp_path: Path, content: str) -> None:
     path = tmp_path / "record.json"
     path.write_bytes(content.encode("latin-1"))
