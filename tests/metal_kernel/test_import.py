@@ -407,6 +407,17 @@ def test_no_records(imported: Importing, tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
+def test_several_sources(imported: Importing, tmp_path: Path) -> None:
+    """Calls of a kernel in several sources become one entry."""
+    kernel = Kernel(name="copy", input_names=("x",), output_names=("out",), source=COPY)
+    for n in (5, 9):
+        (tmp_path / str(n)).mkdir()
+        records.add(tmp_path / str(n), kernel, [call(array(n), grid=(n, 1, 1))])
+    found = imported.again(tmp_path / "5", tmp_path / "9")  # type: ignore[attr-defined]
+    found.check()
+    assert found.entry["axes"] == {"x, out": "B"}
+
+
 def test_files_of_others(imported: Importing, tmp_path: Path) -> None:
     imported(call(array(9))).check()
     imported(call(array(5))).check()  # its own files are replaced
