@@ -26,6 +26,7 @@ def test_tables() -> None:
         "importers",
         "interactive",
         "read",
+        "rules",
     }
     assert {*SCHEMAS.iterdir()} <= WRITTEN.keys()
 

@@ -25,7 +25,6 @@ from pygls.lsp.server import LanguageServer
 
 from ... import __version__
 from ...check.context import SIGNATURES
-from ...command.stub import kernel_stub
 from ...diagnostics import Diagnostic, Diagnostics, Span, Text, sections
 from ...formula.mlx import MODULES
 from ...model.op import camel
@@ -33,6 +32,7 @@ from ...read import settings
 from ...read.settings import MAX_BYTES, PATHS
 from ...read.sources import last_name
 from ...render.files import definition
+from ..common.stub import kernel_stub
 from . import cursor
 from .cursor import Cursor
 from .project import Project

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import rich_click as click
 
+from ...command import entries as write
 from ...command.cli import EXISTING_FILE, Commands, command, require
 from ...diagnostics import Diagnostics
-from . import allowlist, functions, importer, output, schema, trace, write
+from . import allowlist, functions, importer, output, schema, trace
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _OUTPUT = click.option(
@@ -19,8 +20,12 @@ _OUTPUT = click.option(
 
 import_command = Commands(
     name="import",
-    places={name: f"plugins.importers.command.from_{name}" for name in ("mlx", "torch")},
-    help="Write entries for the functions of another library, from its installed package.",
+    places={
+        "metal_kernel": "plugins.metal.command.from_metal_kernel",
+        "mlx": "plugins.importers.command.from_mlx",
+        "torch": "plugins.importers.command.from_torch",
+    },
+    help="Write entries for the functions of another library, or for Metal kernels.",
     no_args_is_help=True,
 )
 

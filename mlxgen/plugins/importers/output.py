@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from . import write
+from ...command import entries as write
 from .importer import Imported, Made, Merged, Outcome, Rejected
 from .overloads import cpp_name
 from .table import Row

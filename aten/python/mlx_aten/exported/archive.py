@@ -657,7 +657,8 @@ def _place(metadata: Mapping[str, str]) -> Place:
     """Return the innermost module and frame that torch wrote."""
     # Modules are separated by semicolons: an identifier, the path and the class.
     module = metadata.get("nn_module_stack", "").rpartition(";")[2].split(",")
-    frames = metadata.get("stack_trace", "").strip().splitlines()
+    lines = metadata.get("stack_trace", "").strip().splitlines()
+    frames = [line for line in lines if line.strip(" ^~")]  # without marks below the code
     path = f"{module[1]} ({module[2]})" if len(module) == 3 and "_empty" not in module[0] else ""
     frame = ": ".join(line.strip() for line in frames[-2:])
     return Place(_printable(path.strip()), _printable(frame, 500))

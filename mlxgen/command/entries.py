@@ -1,4 +1,4 @@
-"""Writes entries and the report as YAML that people read.
+"""Writes imported entries and the report as YAML that people read.
 
 The same entries give the same bytes. Files are replaced only if all of them can be written.
 """
@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from ...command import MESSAGES as COMMAND
-from ...diagnostics import COMMAND_LINE, Diagnostics
+from ..diagnostics import COMMAND_LINE, Diagnostics
 from . import MESSAGES
 
 _WIDTH = 100
@@ -107,11 +106,11 @@ def may_replace(paths: Iterable[Path], diags: Diagnostics) -> bool:
     for path in paths:
         try:
             with open(path, "rb") as file:
-                start = file.read(len(_MARK))
+                start = file.read(len(_MARK) + 1)
         except OSError:  # writing reports it
             continue
-        if start not in (b"", _MARK):
-            diags.error(MESSAGES("foreign_file", file=os.path.relpath(path)), COMMAND_LINE)
+        if start and not start.startswith((_MARK, b"//" + _MARK[1:])):
+            diags.error(MESSAGES("not_imported", file=os.path.relpath(path)), COMMAND_LINE)
             return False
     return True
 
@@ -128,7 +127,7 @@ def replace(files: Mapping[Path, str], diags: Diagnostics) -> bool:
                 with suppress(OSError):
                     made.unlink(missing_ok=True)
             about = {"file": os.path.relpath(path), "reason": error.strerror or error}
-            diags.error(COMMAND("unwritable", **about), COMMAND_LINE)
+            diags.error(MESSAGES("unwritable", **about), COMMAND_LINE)
             return False
     for path, made in temporary.items():
         made.replace(path)

@@ -1,0 +1,1 @@
+"""What several plug-ins use: the toolchain in this process, and the text of kernels."""

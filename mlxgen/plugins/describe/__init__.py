@@ -1,0 +1,1 @@
+"""Commands that describe operators and messages: `list`, `docs`, `schema` and `explain`."""
