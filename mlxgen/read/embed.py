@@ -73,9 +73,9 @@ class _Embedder:
         """Return the text of one file, which comments refer to as ``name``."""
         guarded = bool(_GUARD.match(source.plain))
         original = source.original
-        for start, stop in self.left_out(source.path):
-            blank = re.sub(r"[^\n]", " ", original[start:stop])
-            original = original[:start] + blank + original[stop:]
+        for start, end in self.left_out(source.path):
+            blank = re.sub(r"[^\n]", " ", original[start:end])
+            original = original[:start] + blank + original[end:]
         cpp_only = _cpp_only(source)
         text, at, depth = "", 0, 0
         for line in source.directives():
