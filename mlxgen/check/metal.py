@@ -138,7 +138,7 @@ def _launched(
     """Return the kernel with its launch, without bindings."""
     names = _names(item)
     templates = _templates(item, function, types)
-    for name in (*(t.name for t in templates if t.expr), MOST):
+    for name in (*(n for n, t in item.spec.template.items() if t.dtype is None), MOST):
         names.setdefault(name, Name(Type(Kind.INT, int64=True)))
     constants = _constants(item, function, names, bools)
     known = _known_constants(item, constants)
@@ -226,8 +226,9 @@ def _types(item: Dispatch, function: Function) -> dict[str, str]:
         for p in reversed(function.params)
         if kinds.get(p.base) in _TYPE_PARAMETER and p.name in slots
     }
-    given = {name: t.dtype for name, t in item.spec.template.items() if t.dtype in METAL_TYPES}
-    return found | {name: metal_name(dtype) for name, dtype in given.items() if dtype}
+    given = {name: t.dtype for name, t in item.spec.template.items()}
+    own = {n: d for n, d in given.items() if d in METAL_TYPES and kinds.get(n) in _TYPE_PARAMETER}
+    return found | {name: metal_name(dtype) for name, dtype in own.items() if dtype}
 
 
 def _function_constants(file: Unit, kernel: Function) -> list[tuple[str, str, str, Span]]:
@@ -257,12 +258,13 @@ def _set(
     for type, name, index, span in constants:
         want = wanted.get(declared.get(name, name))
         same = plain(type, metal=True)
+        accepted = {"bool", *(plain(t.name, metal=True) for t in want.types)} if want else ()
         if want is None:
             hint = "name it after an argument, or list it under `constants`"
             yield Related(f"nothing sets the function constant '{name}'; {hint}", span)
         elif not index.isdecimal():
             yield Related(f"the index of the function constant '{name}' must be a number", span)
-        elif same in _NUMBERS and same in {"bool", *(plain(t.name, metal=True) for t in want.types)}:
+        elif same in _NUMBERS and same in accepted:
             of = want.of or want.name
             yield Binding(name, int(index), Holds.CONSTANT, of, want.part, _NUMBERS[same])
         else:
@@ -475,9 +477,7 @@ def _check_constants(item: Dispatch, function: Function, taken: Set[str]) -> Non
             item.context.error("constant_unused", path, key=True, name=name, function=function.name)
 
 
-def _templates(
-    item: Dispatch, function: Function, types: Mapping[str, str]
-) -> list[Template]:
+def _templates(item: Dispatch, function: Function, types: Mapping[str, str]) -> list[Template]:
     """Compile the template parameters after the first, in the kernel's order."""
     context, known = (
         item.context,
@@ -500,17 +500,18 @@ def _templates(
             context.error("template_kind", path, key=True, name=name, kind=kind)
         elif given.dtype not in (None, *METAL_TYPES):
             context.error("template_dtype", (*path, "dtype"), dtype=given.dtype)
-        elif given.dtype is None:
-            is_bool = known[name] == "bool"
-            values = given.values or [0, 1] * is_bool
-            if not values or values[0] < 0 or values != sorted(set(values)):
-                context.error("template_values", (*path, "values"))
-            elif values[-1] > (1 if is_bool else INT_MAX):
-                context.error("template_large", (*path, "values"), most=1 if is_bool else INT_MAX)
-            want = Want(Kind.BOOL if is_bool else Kind.INT)
-            formula = ((*path, "of"), given.of or "0", want)
-            if expr := context.formula(*formula, item.env.names(), stream=False):
-                found[name] = Template(name, given.of or "0", expr, tuple(map(str, values)))
+        if given.dtype is not None:
+            continue
+        is_bool = known.get(name) == "bool"
+        values, most = given.values or [0, 1] * is_bool, 1 if is_bool else INT_MAX
+        if not values or values[0] < 0 or values != sorted(set(values)):
+            context.error("template_values", (*path, "values"))
+        elif values[-1] > most:
+            context.error("template_large", (*path, "values"), most=most)
+        want = Want(Kind.BOOL if is_bool else Kind.INT)
+        formula = ((*path, "of"), given.of or "0", want)
+        if expr := context.formula(*formula, item.env.names(), stream=False):
+            found[name] = Template(name, given.of or "0", expr, tuple(values))
     found |= {name: Template(name, "", None, (type,)) for name, type in types.items()}
     return [found[name] for name in function.template if name in found]
 

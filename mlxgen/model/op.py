@@ -360,7 +360,7 @@ class Template(NamedTuple):
     name: str
     text: str
     expr: Expr | None
-    values: tuple[str, ...]  # T: the dtype of the kernel
+    values: tuple[int | str, ...]  # numbers, or a type; T: that of the kernel
 
 
 Backend = Literal["cpu", "metal"]
@@ -390,8 +390,8 @@ class Kernel(NamedTuple):
     @property
     def formulas(self) -> tuple[Expr, ...]:
         """The formulas of the launch."""
-        constants, sizes = (expr for _, expr in self.constants), (t.expr for t in self.templates if t.expr)
-        return (*(rule.expr for rule in (*self.grid, *self.threadgroup)), *constants, *sizes)
+        numbers = [*(expr for _, expr in self.constants), *(t.expr for t in self.templates)]
+        return (*(rule.expr for rule in (*self.grid, *self.threadgroup)), *filter(None, numbers))
 
     @property
     def uses(self) -> frozenset[str]:
@@ -417,7 +417,7 @@ class Kernel(NamedTuple):
                 *(metal_name(dtype) if value == "T" else value for value in values),
             )
             for dtype in (self.dtypes if self.on_demand else ())
-            for values in itertools.product(*(t.values for t in self.templates))
+            for values in itertools.product(*(map(str, t.values) for t in self.templates))
         }
 
 

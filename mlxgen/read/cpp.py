@@ -270,9 +270,9 @@ class _Walk:
                     instance = self.source.origin(child.start_byte, child.end_byte)
                     self.file.instances.append(instance)
                 case "type_definition" | "alias_declaration":
-                    name = child.child_by_field_name("declarator") or child.child_by_field_name("name")
+                    field = "name" if child.type == "alias_declaration" else "declarator"
                     type = self.spelled(child.child_by_field_name("type"))
-                    self.file.aliases[self.spelled(name)] = type
+                    self.file.aliases[self.spelled(child.child_by_field_name(field))] = type
                 case "declaration_list" | "linkage_specification" | "ERROR":
                     self.scope(child, namespace, template, depth + 1)
 

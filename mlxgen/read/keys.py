@@ -64,7 +64,7 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 class TemplateEntry(Model):
     """A template parameter of a [[kernel]]: its formula and values, or its dtype."""
 
-    of: Formula | None = key("Lower bound of an int, or a bool: a formula of shapes and attributes.")
+    of: Formula | None = key("Lower bound of an int, or a bool: a formula.")
     values: list[Whole] = key("Possible values of an int, ascending.", [])
     dtype: str | None = key("The dtype of a type.")
 

@@ -429,7 +429,7 @@ class Preprocessor:
             source.includes[include.name] = None
             if path is not None:
                 # Empty macros are guards of headers, which are parsed once in any case.
-                given = {name: macro for name, macro in source.macros.items() if macro and macro.body}
+                given = {name: m for name, m in source.macros.items() if m and m.body}
                 included = self.read(path, include.span, given)
                 source.includes[include.name] = included
                 source.macros |= included.macros

@@ -101,7 +101,7 @@ def test_instantiations(tmp_path: Path, text: str) -> None:
         embedded = embed_metal(
             tmp_path / "kernels.metal",
             [str(tmp_path), str(mlx_include())],
-            lambda path: [(start, stop)] * path.endswith(".metal"),
+            lambda path, slice=(start, stop): [slice] * path.endswith(".metal"),
         )
         assert "float, 8" not in embedded.replace(text.rsplit("\n", 1)[0], "")
         assert embedded.endswith(end)
