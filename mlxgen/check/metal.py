@@ -93,7 +93,7 @@ def _parameters(item: Dispatch, only: str | None) -> Iterator[Slot]:
         element = CppType(metal_name(of)) if of in METAL_TYPES else ELEMENT
         return element._replace(mark="*", space="device")
 
-    for p in item.arguments.arrays:
+    for p in (p for p in item.passed if p.type.is_array):
         to = array(p.dtype)
         read = (to._replace(const=True), to._replace(space="constant"))
         yield Slot(p.declared, read, holds=Holds.INPUT, of=p.name)
@@ -313,11 +313,12 @@ def _bind(
             type = _NUMBERS[plain(param.base, metal=True)] if is_number else ""
             bindings.append(Binding(name, index, want.holds, want.of or name, want.part, type))
     names = [p.name for p in function.params]
+    arrays = [p.name for p in expected.params if p.holds in (Holds.INPUT, Holds.OUTPUT)]
     gaps = [index for index in range(max(used, default=0)) if index not in used]
     whole = [f"no parameter has [[buffer({index})]]" for index in gaps[:1]]
     if len(used) > MAX_BUFFERS:
         whole.append(f"it has {len(used)} buffers, but Metal allows {MAX_BUFFERS}")
-    whole += [f"it has no parameter '{name}'" for name in _array_names(item) if name not in names]
+    whole += [f"it has no parameter '{name}'" for name in arrays if name not in names]
     problems += (Related(what, function.span) for what in whole)
     return bindings, [*problems, *filter(None, [expected.other_result(function)])]
 
@@ -375,6 +376,8 @@ def _not_given(param: Param, is_position: bool, has_length: bool) -> str | None:
 def _unknown(item: Dispatch, name: str, wanted: Iterable[Slot]) -> str:
     """Return the reason why the launch cannot bind a parameter of such a name."""
     for p in item.arguments.params:
+        if p.declared == name and p not in item.passed:
+            return f"'{name}' is donated; remove it: an output has its values"
         if p.declared == name:
             return f"a Metal kernel cannot take '{name}', {with_article(p.type)}"
         if p.type.is_array and name == f"has_{p.declared}":
