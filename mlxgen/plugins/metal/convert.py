@@ -177,8 +177,6 @@ class _Converter:
         ]
         if not self.arrays:
             raise Unfit("it has no array as an input, which an operator with a kernel needs")
-        if first.init_value:
-            raise Unfit(f"its outputs have the initial value {first.init_value}")
         self._set_types()
         axes = self._axes()
         template = self._template()
@@ -191,14 +189,14 @@ class _Converter:
         launch: dict[str, Any] = {"kernel": function, "grid": grid, "threadgroup": threadgroup}
         if template:
             launch["template"] = template
-        if first.init_value == 0:
-            launch["zero"] = self.outputs
         keys: dict[str, Any] = {
             "signature": self._signature(name),
             "dispatch": {"metal": launch},
             "axes": _merged(axes),
             "dtypes": _merged({self.inputs[i]: types for i, types in self.types.items()}),
         }
+        if first.init_value is not None:
+            keys["init"] = {", ".join(self.outputs): f"{first.init_value:.17g}"}
         if any(self.of_output):
             of = next((f"{self.inputs[i]}.dtype" for i in self.types if self._is_element(i)), "")
             named = zip(self.outputs, self.of_output, strict=True)
