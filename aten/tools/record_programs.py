@@ -2,10 +2,11 @@
 
     python aten/tools/record_programs.py [NAME ...]
 
-Needs torch, transformers and torchao. Each program gets two files in aten/tests/programs: NAME.pt2, the
-program with small random weights, and NAME.npz, what torch computes with it: `in.I` and `out.I`
-(leaves of the arguments and results), `dtype.I` of the results, `loss`, `grad.PATH` for each parameter, and `new.PATH` for
-each parameter and buffer that the program changes. The loss is `loss_of(results)`, which the tests repeat.
+Needs torch, transformers and torchao. Each program gets two files in aten/tests/programs: NAME.pt2,
+the program with small random weights, and NAME.npz, what torch computes with it: `in.I` and `out.I`
+(leaves of the arguments and results), `dtype.I` of the results, `loss`, `grad.PATH` for each
+parameter, and `new.PATH` for each parameter and buffer that the program changes. The loss is
+`loss_of(results)`, which the tests repeat.
 The archives are compressed, and stack traces lose the folder of the installed packages, so that
 another machine records the same text.
 """
@@ -17,6 +18,7 @@ import zipfile
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -465,7 +467,11 @@ class Places(nn.Module):
         ]
         index = (places * 4).long()
         rows = self.table[index] + F.embedding(index, self.table)
-        rows = rows + self.table.index_select(0, index) + torch.ops.aten._unsafe_index(self.table, [index])
+        rows = (
+            rows
+            + self.table.index_select(0, index)
+            + torch.ops.aten._unsafe_index(self.table, [index])
+        )
         zeros = torch.zeros(5, 3)
         columns = index[:, None].expand(-1, 3)
         written = (
@@ -575,8 +581,7 @@ class Linears(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = (32, 64, 64, 32, 64, 32)
-        sizes = zip(widths, widths[1:], strict=False)
-        self.linear = nn.ModuleList(nn.Linear(n, m, bias=m == 64) for n, m in sizes)
+        self.linear = nn.ModuleList(nn.Linear(n, m, bias=m == 64) for n, m in pairwise(widths))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for linear in self.linear:

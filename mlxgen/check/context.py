@@ -100,6 +100,13 @@ class Named:
         return own, *dotted_names(self.entry.words("aliases"), module)
 
     @property
+    def named(self) -> list[tuple[str, Path]]:
+        """The dotted names in Python, each with the path of its key."""
+        own: Path = ("python_name",) if self.text("python_name") else self.at_name
+        aliases: list[Path] = [("aliases", i) for i in range(len(self.paths) - 1)]
+        return list(zip(self.paths, [own, *aliases], strict=True))
+
+    @property
     def internal(self) -> bool:
         """True if Python has no function for the entry."""
         return "internal" in self.entry.words("tags")

@@ -156,6 +156,7 @@ class _File(File):
         contexts = [context for name in wanted if (context := self.context(name))]
         valid = {name: e for name, e in self.entries.items() if name not in self.shared.broken}
         check_names(valid, self.shared.settings, self.shared.sources, self.signature)
+        import_module(RULES).check_names(valid.values(), self.signature)
         ops = []
         for context in contexts:
             if op := _operator(context, self._files[context.entry.document.path]):

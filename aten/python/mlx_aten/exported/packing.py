@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import mlx.core as mx
 
 from .archive import Archive, Weight
-from .program import AGAIN, ExportError, Input, Node, Ref, Tensor, Value, refs_of, without_unused
+from .program import Input, Node, Ref, Tensor, Value, reads, refs_of, without_unused
 
 BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (128, 64, 32)
@@ -60,13 +60,8 @@ def pack(archive: Archive, own: Container[str]) -> list[str]:
     packing = _Packing(archive, own)
     found = []
     for node in archive.program.graph.nodes:
-        try:
+        with reads(archive.program.file, node):
             product = packing.product(node)
-        except Exception as error:
-            raise ExportError(
-                f"{archive.program.file}: {node.target} in node '{node.name}' has other arguments "
-                f"than torch writes ({type(error).__name__}: {error}); {AGAIN}"
-            ) from error
         if product is not None:
             found.append(product)
     return packing.replace(found)
@@ -109,9 +104,7 @@ class _Packing:
             transposed = self.producer(matrix)
             if transposed is None or transposed.target not in TRANSPOSES:
                 return None
-            return self.with_matrix(
-                node, (transposed,), x, transposed.inputs[0].value, *bias
-            )
+            return self.with_matrix(node, (transposed,), x, transposed.inputs[0].value, *bias)
         if node.target == "aten.mul.Tensor":
             return self.scaled(node, *values[:2]) or self.scaled(node, *values[1::-1])
         return None

@@ -8,7 +8,6 @@ element per block of the array.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,7 +35,10 @@ def _replaced_jvp(_: Any, tangents: Any) -> mx.array:
 
 def straight_through(old: mx.array, new: mx.array) -> mx.array:
     """Return the new content of an array, with the gradient of the array itself."""
-    return _replaced(old, mx.stop_gradient(new)) if mx.issubdtype(new.dtype, mx.inexact) else new
+    if not mx.issubdtype(new.dtype, mx.inexact):
+        return new
+    result: mx.array = _replaced(old, mx.stop_gradient(new))
+    return result
 
 
 def _quantized(
@@ -99,11 +101,9 @@ def _per_channel(function: Function) -> Function:
         *rest: Any,
         out_dtype: mx.Dtype | None = None,
     ) -> Any:
-        scales, zero_points = (
-            None if x is None else _along(input, x, axis) for x in (scales, zero_points)
-        )
+        zeros = None if zero_points is None else _along(input, zero_points, axis)
         options = {} if out_dtype is None else {"out_dtype": out_dtype}
-        return function(input, scales, zero_points, *rest, **options)
+        return function(input, _along(input, scales, axis), zeros, *rest, **options)
 
     return call
 
@@ -173,7 +173,7 @@ def choose_qparams_affine(
     low = limits.min if quant_min is None else quant_min
     high = limits.max if quant_max is None else quant_max
     eps = mx.finfo(mx.float32).smallest_normal if eps is None else eps
-    blocks, shape = _by_block(mx.stop_gradient(input), block_size)
+    blocks, _ = _by_block(mx.stop_gradient(input), block_size)
     inside = list(range(1, blocks.ndim, 2))
     least = mx.minimum(mx.min(blocks, axis=inside), 0)
     most = mx.maximum(mx.max(blocks, axis=inside), 0)
@@ -390,10 +390,10 @@ def moving_average_fake_quantize(
     zero = mx.round(mx.clip(zero, quant_min, quant_max))
     new_scale = mx.where(observes, found, scale.reshape(-1)).astype(scale.dtype)
     new_zero = mx.where(observes, zero, zero_point.reshape(-1)).astype(zero_point.dtype)
-    numbers = (new_scale, new_zero)
+    scale_of, zero_of = new_scale, new_zero
     if per_row_fake_quant:
-        numbers = tuple(_along(self, x, ch_axis) for x in numbers)
-    left, _ = _faked(self, *numbers, quant_min, quant_max)
+        scale_of, zero_of = (_along(self, x, ch_axis) for x in (new_scale, new_zero))
+    left, _ = _faked(self, scale_of, zero_of, quant_min, quant_max)
     enabled = fake_quant_on.reshape(()) != 0
     changed = zip((*range_, new_scale, new_zero), (*old, scale, zero_point), strict=True)
     return mx.where(enabled, left, self), *(x.reshape(before.shape) for x, before in changed)
