@@ -59,6 +59,7 @@ class Model(BaseModel):
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
+Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class TemplateEntry(Model):
@@ -73,6 +74,7 @@ class KernelEntry(Model):
     """A kernel with its launch geometry."""
 
     kernel: str = key("Name of the hand-written function or [[kernel]].", ...)
+    dtypes: Names | None = key("Dtypes or categories that it computes; all of the entry if absent.")
     grid: Extents | None = key("Threads along x, y, z (Metal).")
     threadgroup: Extents | None = key("Threads of a threadgroup along x, y, z.")
     constants: dict[str, Formula] = key("Integers by the name of a parameter.", {})
@@ -115,7 +117,6 @@ class ArraySample(Model):
 SampleScalar = bool | int | float | str
 SampleValue = ArraySample | SampleScalar | list[ArraySample | SampleScalar | list[int] | None]
 Sample = dict[str, SampleValue | None]
-Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class OpEntry(Model):
