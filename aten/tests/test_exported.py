@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,14 @@ PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.pt2"))
 # The rewrites of each program, if mlxops is installed, as mlx_aten requires.
 REWRITES = {
     "bert": {"attention": 2, "layer_norm": 5},
+    "blocks": {},
     "changes": {},
     "clip": {"attention": 4, "layer_norm": 11, "cross_entropy": 2},
     "convnext": {"layer_norm": 10},
+    "dtypes": {},
+    "encoder": {},
+    "fake": {},
+    "frozen": {},
     "gpt2": {"attention": 2, "layer_norm": 5, "cross_entropy": 1},
     "gru": {"cross_entropy": 1, "gru": 1},
     "layers": {},
@@ -36,9 +43,15 @@ REWRITES = {
     "mlp": {"layer_norm": 1, "cross_entropy": 1},
     "mlp_core": {"layer_norm": 1},
     "parts": {"attention": 1, "rms_norm": 1},
+    "places": {"cross_entropy": 1},
+    "pt2e": {"quantized_matmul": 2},
+    "pt2e_dynamic": {"quantized_matmul": 2},
+    "pt2e_training": {},
     "resnet": {},
     "resnet_train": {},
     "resnet_train_core": {},
+    "torchao_dynamic": {"quantized_matmul": 2},
+    "torchao_weights": {"quantized_matmul": 4},
     "unet": {},
     "vit": {"attention": 2, "layer_norm": 5},
 }
@@ -66,6 +79,11 @@ class Recorded:
         given = (self.data.get(f"in.{i}") for i in range(tree.leaves))
         return tree.build(map(from_numpy, given))
 
+    def dtype(self, i: str) -> mx.Dtype:
+        """Return the dtype of a result in torch."""
+        name = str(self.data.get(f"dtype.{i}", self.data[f"out.{i}"].dtype))
+        return mx.bool_ if name == "bool" else getattr(mx, name)
+
     def named(self, kind: str) -> dict[str, mx.array]:
         return {
             key.removeprefix(kind): mx.array(value)
@@ -86,7 +104,8 @@ def loss_of(results: Any) -> mx.array:
     """Return the number whose gradients were recorded."""
     loss = mx.zeros(())
     for result in leaves(results):
-        if isinstance(result, mx.array) and mx.issubdtype(result.dtype, mx.floating):
+        is_float = isinstance(result, mx.array) and mx.issubdtype(result.dtype, mx.floating)
+        if is_float and result.size:
             weights = mx.cos(mx.arange(result.size, dtype=mx.float32)).reshape(result.shape)
             loss = loss + (result * weights).mean()
     return loss
@@ -141,16 +160,21 @@ def compare(
     results, changes = compute(*given)
     value, gradients = differentiate(*given)
     assert_close(value, mx.array(recorded.data["loss"]), 1e-4)
-    for got, wanted in zip(results, recorded.named("out.").values(), strict=True):
+    for got, (i, wanted) in zip(results, recorded.named("out.").items(), strict=True):
         assert_close(got, wanted, 1e-4)
+        assert got.dtype == recorded.dtype(i)
     by_path = dict(utils.tree_flatten(gradients))
     for path, wanted in recorded.named("grad.").items():
         assert_close(by_path.pop(path), wanted, 1e-3)
     assert not any(mx.any(rest) for rest in by_path.values())  # torch has none
     new = dict(utils.tree_flatten(changes))
     for path, wanted in recorded.named("new.").items():
+        path = ".".join(key.lstrip("_") for key in path.split("."))
         assert_close(new.pop(path), wanted, 1e-4)
-    assert not new
+    before = dict(utils.tree_flatten(model.parameters()))
+    model.update(changes)
+    for path, same in new.items():
+        assert_close(same, before[path], 1e-4)
     return model
 
 
@@ -287,6 +311,169 @@ def test_wrong_parameters() -> None:
             model.functional(given, *args)
     with pytest.raises(TypeError, match=r"parameters must be a tree such as .*, not list"):
         model.functional([], *args)
+
+
+def test_indices_and_places_stay_inside() -> None:
+    """Whatever numbers the indices and the places of a grid are computed with."""
+    model = from_exported(FOLDER / "places.pt2")
+    image, grid, places = Recorded("places").arguments(model)[0]
+    expected = model(image, grid, mx.array([-1e6, 1e6, 0.3]))
+    for number in (math.nan, math.inf, -math.inf, 1e30):
+        found, written = model(image, mx.full(grid.shape, number), mx.full(places.shape, number))
+        assert all(
+            x.shape == y.shape for x, y in zip(leaves(found), leaves(expected[0]), strict=True)
+        )
+        assert all(mx.all(mx.isfinite(x)) for x in leaves((found, written)))
+    # The nearest indices are those of the first and of the last row.
+    assert_close(expected[1][0], model(image, grid, mx.array([-1.25, 1.0, 0.3]))[1][0], 1e-6)
+
+
+def test_indices_of_an_empty_axis() -> None:
+    from mlx_aten.exported.operands import inside
+
+    assert inside(mx.array([-9, -1, 2, 9]), mx.zeros((3, 2)), 0, None).tolist() == [-3, -1, 2, 2]
+    assert inside(mx.array([-100, 9]), mx.zeros((2, 3)), 1, -100).tolist() == [-100, 2]
+    assert inside(mx.zeros(0, mx.int32), mx.zeros((0, 2)), 0, None).size == 0
+    with pytest.raises(ValueError, match="indices into an axis of size 0"):
+        inside(mx.array([0]), mx.zeros((0, 2)), 0, None)
+
+
+def test_straight_through() -> None:
+    """New content with the gradient of the old one, in all transformations."""
+    from mlx_aten.exported.quantized import straight_through
+
+    x, old = mx.array([1.0, 2.0, 3.0]), mx.array([math.inf, -2.0, 0.5])
+
+    def loss(old: mx.array) -> mx.array:
+        return (straight_through(old, mx.clip(old, -1, 1)) ** 2 * x).sum()
+
+    assert loss(old).item() == 1 + 2 + 0.75
+    assert mx.grad(loss)(old).tolist() == mx.compile(mx.grad(loss))(old).tolist() == [2, -4, 3]
+    assert mx.jvp(loss, (old,), (x,))[1][0].item() == 2 - 8 + 9
+    assert mx.vmap(mx.grad(loss))(mx.stack([old, old])).tolist() == [[2, -4, 3]] * 2
+    assert mx.grad(lambda old: mx.grad(loss)(old).sum())(old).tolist() == [2, 4, 6]
+
+
+def test_dropout_in_attention() -> None:
+    from mlx_aten.exported.draws import attention
+
+    q, k, v = (mx.random.normal((2, heads, 5, 8), key=mx.random.key(heads)) for heads in (4, 2, 2))
+    mask = mx.random.uniform(shape=(5, 5), key=mx.random.key(0)) > 0.3
+    for options in ({}, {"is_causal": True}, {"attn_mask": mask}, {"attn_mask": mx.log(mask)}):
+        wanted = attention(q, k, v, **options, enable_gqa=True)
+        got = attention(q, k, v, **options, enable_gqa=True, dropout_p=1e-9)
+        assert_close(mx.nan_to_num(got), mx.nan_to_num(wanted), 1e-5)
+    mx.random.seed(0)
+    ones = attention(mx.zeros((1, 1, 2000, 8)), k[:1, :1], mx.ones((1, 1, 5, 1)), dropout_p=0.4)
+    assert abs(ones.mean().item() - 1) < 0.05 and ones.min().item() < 0.7
+
+
+def test_a_copy_is_independent() -> None:
+    model = from_exported(FOLDER / "changes.pt2")
+    args, kwargs = Recorded("changes").arguments(model)
+    other = copy.deepcopy(model)
+    other.scale = other.scale * 0
+    model(*args, **kwargs)
+    assert (int(model.calls), int(other.calls)) == (1, 0)
+    other(*args, **kwargs)
+    assert (int(model.calls), int(other.calls)) == (1, 1) and float(model.scale.max()) == 2
+    assert other.rewrites == model.rewrites and other.tied == model.tied
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_packed_bits_are_those_of_mlx(bits: int) -> None:
+    from mlx_aten.exported.packing import pack_bits
+
+    numbers = mx.random.randint(0, 2**bits, (3, 64))
+    scales, biases = mx.ones((3, 2)), mx.full((3, 2), 7.0)
+    unpacked = mx.dequantize(pack_bits(numbers, bits), scales, biases, group_size=32, bits=bits)
+    assert mx.array_equal(unpacked, numbers + 7)
+
+
+def test_quantized_weights_are_packed() -> None:
+    def size(model: Any) -> int:
+        return sum(x.nbytes for _, x in utils.tree_flatten(model.parameters()))
+
+    packed, integers = (
+        from_exported(FOLDER / "torchao_weights.pt2", rewrites=rewrites)
+        for rewrites in (True, False)
+    )
+    assert size(packed) < size(integers)
+    words = dict(utils.tree_flatten(packed.parameters()))
+    path = "linear.1.parametrizations.weight.original0"
+    assert words[path].dtype == mx.uint32 and words[path].shape == (64, 8)
+    assert words[f"{path}_scales"].shape == words[f"{path}_biases"].shape == (64, 2)
+    assert f"{path[:-1]}1" not in words
+    assert not any(
+        "original" in path for path, _ in utils.tree_flatten(packed.trainable_parameters())
+    )
+
+
+def test_own_operators() -> None:
+    """The caller's functions come before all others, and before the rewrites."""
+    path, calls = FOLDER / "mlp.pt2", []
+    args, _ = Recorded("mlp").arguments(from_exported(path))
+
+    def linear(x: mx.array, weight: mx.array, bias: mx.array) -> mx.array:
+        calls.append(weight.shape)
+        return x @ weight.T + bias
+
+    operators = {
+        "aten.linear": linear,
+        "aten.layer_norm.default": lambda x, *_: mx.zeros_like(x),
+        "aten::gelu": lambda x, **_: x + 1,
+    }
+    model = from_exported(path, operators=operators)
+    assert "layer_norm" not in model.rewrites
+    logits = model(*args)["logits"]
+    hidden = model.body[4].bias + 1
+    wanted = hidden @ model.classes.weight.T + model.classes.bias
+    assert_close(logits, mx.broadcast_to(wanted, logits.shape), 1e-5)
+    assert calls == [(32, 8), (32, 32), (5, 32), (1, 32)]
+
+
+@pytest.mark.parametrize(
+    "operators, message",
+    [
+        ([1], "operators must be a dict of functions, not list"),
+        ({"aten.relu": 3}, "operators must be functions by name, found 'aten.relu': 3"),
+        ({3: sum}, "operators must be functions by name, found 3"),
+        ({"relu": sum}, "'relu' is not the name of an operator, such as 'aten.relu'"),
+        ({"mlx.inside": sum}, "'mlx.inside' is not the name of an operator"),
+    ],
+)
+def test_wrong_own_operators(operators: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        from_exported(FOLDER / "mlp.pt2", operators=operators)
+
+
+@pytest.mark.parametrize(
+    "target, advice",
+    [
+        ("aten.nonzero.default", "depends on values; use torch.where"),
+        ("aten.hardswissh.default", "the nearest operator is aten.hardswish"),
+        ("higher_order.cond", "compute it with torch.where"),
+        ("aten.squeeze_.dim", "use the operator without the underscore"),
+        ("mylib.scale.default", "or give a function"),
+    ],
+)
+def test_advice_about_missing_operators(tmp_path: Path, target: str, advice: str) -> None:
+    def rename(described: Any) -> None:
+        graph = described["graph_module"]["graph"]
+        (node,) = (n for n in graph["nodes"] if n["target"].endswith("aten.gelu.default"))
+        node["target"] = f"torch.ops.{target}"
+
+    path = edited(tmp_path / "missing.pt2", {MODEL: rename}, source="mlp")
+    with pytest.raises(ExportError) as caught:
+        from_exported(path)
+    message = str(caught.value)
+    assert f"\n  {target}, once in node 'gelu', in body.5" in message
+    assert advice.lower() in message.lower() and "run_decompositions()" in message
+    assert message.endswith(f"operators={{'{target.rpartition('.')[0]}': f}})")
+    name = target if target.count(".") == 1 else target.rpartition(".")[0]
+    if target != "aten.squeeze_.dim":
+        model = from_exported(path, operators={name: lambda x, **_: x})
+        model(*Recorded("mlp").arguments(model)[0])
 
 
 def test_missing_operators_are_named_with_their_places() -> None:

@@ -374,7 +374,7 @@ class Context(Named):
         scope = scope._replace(let_report=report_let, only_elsewhere=self.of_formulas)
         if path[0] == "dtype" or path[2:3] == ("template",):
             scope = scope._replace(variables=False)
-        scope = scope._replace(shared=path[0] in ("shape", "dispatch"))
+        scope = scope._replace(shared=path[0] in ("shape", "dispatch", "init"))
         # Formulas other than conditions see broadcast arrays, whose axes have no names.
         if self.elementwise and path[0] not in ("axes", "checks"):
             scope = scope._replace(lengths={})

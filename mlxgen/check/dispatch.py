@@ -17,7 +17,7 @@ from ..model.dtypes import (
     computes_integers,
     element_type,
 )
-from ..model.op import Arguments, Backend, Rule
+from ..model.op import Arguments, Backend, Parameter, Rule
 from ..model.signature import Type
 from ..read.cpp import Function
 from ..read.keys import KernelEntry
@@ -35,6 +35,13 @@ _CONCEPTS = {
 }
 _CONCEPT = re.compile(rf"\b(?:is_)?({'|'.join(_CONCEPTS)})(?:_v)?\b")
 _NUMBER = re.compile(r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|char|short|long|unsigned)")
+
+
+def dtype_of(arguments: Arguments, rule: Rule | None) -> str:
+    """Return the dtype of an output: its name, ``accumulator``, T of the kernel, or "": unknown."""
+    own = {p.name: p.dtype or "T" for p in arguments.arrays}
+    of = {own.get(one, one) for one in rule.expr.promoted} if rule else {"T"}
+    return ACCUMULATOR if of == {"T", "float32"} else "".join(of if len(of) == 1 else ())
 
 
 @dataclass
@@ -63,6 +70,12 @@ class Dispatch(Lookup):
         return {p.name: p.dtype for p in self.arguments.arrays if p.dtype}
 
     @property
+    def passed(self) -> list[Parameter]:
+        """The arguments that a kernel receives: all but donated ones."""
+        donors = {*self.context.raw.donate.values()}
+        return [p for p in self.arguments.params if p.name not in donors or not p.is_plain]
+
+    @property
     def arguments(self) -> Arguments:
         """The arguments of the entry."""
         return self.env.arguments
@@ -87,12 +100,10 @@ class Dispatch(Lookup):
     def outputs(self) -> tuple[str | None, ...] | None:
         """The dtype of each output, None for the kernel's; None if an error was reported."""
         context, keys = self.context, self.context.keys("dtype")
-        own = {p.name: p.dtype or "T" for p in self.arguments.arrays}
         found: list[str | None] = []
         for name, rule in zip(context.output_names, self.rules, strict=True):
             path = ("dtype", keys.get(name, name))
-            of = {own.get(one, one) for one in rule.expr.promoted} if rule else {"T"}
-            dtype = ACCUMULATOR if of == {"T", "float32"} else "".join(of if len(of) == 1 else ())
+            dtype = dtype_of(self.arguments, rule)
             if dtype == ACCUMULATOR and computes_integers(self.dtypes):
                 context.error("no_sums", path, name=name)
                 return None

@@ -40,6 +40,7 @@ from .arguments import read_arguments
 from .context import SIGNATURES, Context, Named, SharedState
 from .entry import check_keys, form_known, read_entry
 from .fit import check_manual, check_own_name
+from .initial import initial_values
 from .kernels import match_kernels
 from .lets import check_unused_lets
 from .names import check_names
@@ -357,6 +358,7 @@ def _operator(context: Context, file: str) -> Op | None:
         return None
     checks, env = results.checks(context, arguments)
     rules = results.rules(context, env)
+    rules = replace(rules, initial=initial_values(context, env, rules.dtypes))
     env = results.with_outputs(context, env, rules, checks)
     forward = results.forward(context, env)
     if context.form is not Form.KERNELS:

@@ -86,7 +86,7 @@ def _parameters(item: Dispatch, only: str | None) -> Iterator[Slot]:
         element = CppType(metal_name(of)) if of in METAL_TYPES else ELEMENT
         return element._replace(mark="*", space="device")
 
-    for p in item.arguments.arrays:
+    for p in (p for p in item.passed if p.type.is_array):
         to = array(p.dtype)
         read = (to._replace(const=True), to._replace(space="constant"))
         yield Slot(p.declared, read, holds=Holds.INPUT, of=p.name)
@@ -238,7 +238,7 @@ def _bind(
             type = _NUMBERS[plain(param.base, metal=True)] if is_number else ""
             bindings.append(Binding(name, index, want.holds, want.of or name, want.part, type))
     names = [p.name for p in function.params]
-    arrays = _array_names(item)
+    arrays = [p.name for p in expected.params if p.holds in (Holds.INPUT, Holds.OUTPUT)]
     given = [name for name in names if name in arrays]
     gaps = [index for index in range(max(used, default=0)) if index not in used]
     whole = [f"no parameter has [[buffer({index})]]" for index in gaps[:1]]
@@ -295,6 +295,8 @@ def _not_given(param: Param, is_position: bool) -> str | None:
 def _unknown(item: Dispatch, name: str, wanted: Iterable[Slot]) -> str:
     """Return the reason why the launch cannot bind a parameter of such a name."""
     for p in item.arguments.params:
+        if p.declared == name and p not in item.passed:
+            return f"'{name}' is donated; remove it: an output has its values"
         if p.declared == name:
             return f"a Metal kernel cannot take '{name}', {with_article(p.type)}"
         if p.type.is_array and name == f"has_{p.declared}":

@@ -427,12 +427,26 @@ class Condition:
     whole: frozenset[str] = frozenset()  # arrays that are integers or bools if it is true
 
 
+class Initial(NamedTuple):
+    """The values of an output before a kernel runs: a number, or those of a donated array."""
+
+    output: int
+    number: Expr | None = None
+    donor: Parameter | None = None
+
+
 @dataclass(frozen=True)
 class OutputRules:
-    """The shape and dtype rules of an operator with kernels."""
+    """The rules of the shapes, dtypes and initial values of an operator with kernels."""
 
     shapes: tuple[Rule, ...] = ()  # empty for an elementwise op
     dtypes: tuple[Rule | None, ...] = ()  # None: the promoted dtype
+    initial: tuple[Initial, ...] = ()
+
+    @property
+    def donors(self) -> frozenset[str]:
+        """The donated arrays, which kernels do not receive: outputs have their values."""
+        return frozenset(each.donor.name for each in self.initial if each.donor)
 
 
 @dataclass(frozen=True)

@@ -131,8 +131,8 @@ class OpEntry(Model):
     dispatch: str | Annotated[dict[Backend, str | KernelEntry], Field(min_length=1)] | None = key(
         "Kernel per backend, or one scalar function for all of them."
     )
-    grad: Literal["none"] | dict[str, Formula | GradFunction] | None = key(
-        "Gradient per array argument: formula, `none` or `zero`."
+    grad: Literal["none", "todo"] | dict[str, Formula | GradFunction] | None = key(
+        "Gradient per array argument: formula, `none` or `zero`. `todo`: none yet."
     )
     jvp: Literal["elementwise", "linear", "none"] | dict[str, Formula] | None = key(
         "Forward-mode rule; derived from the gradient if absent."
@@ -148,6 +148,10 @@ class OpEntry(Model):
     )
     dtype: Formula | dict[str, Formula] | None = key(
         "Output dtype, or one per output; the promoted dtype if absent. Describes a composite."
+    )
+    init: dict[str, Formula] = key("Number that fills an output before its kernel runs.", {})
+    donate: dict[str, Text] = key(
+        "Array whose values and memory an output takes over; a copy if the memory is in use.", {}
     )
     dtypes: (
         Names | dict[str, Names] | Annotated[list[dict[str, Names]], Field(min_length=1)] | None

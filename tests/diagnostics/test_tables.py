@@ -26,6 +26,7 @@ def test_tables() -> None:
         "emulator",
         "importers",
         "interactive",
+        "metal",
         "read",
         "rules",
     }

@@ -66,7 +66,8 @@ def from_metal_kernel(
         path.parent.mkdir(parents=True, exist_ok=True)
     require(write.replace(files, diags))
     whole = sum(any(isinstance(each, Entry) for each in several) for several in outcomes.values())
-    click.echo(f"{len(made)} entries for {whole} of {len(outcomes)} kernels")
+    entry = "entry" if len(made) == 1 else "entries"
+    click.echo(f"{len(made)} {entry} for {whole} of {len(outcomes)} kernels")
     if report:
         click.echo(f"{os.path.relpath(report)}: the outcome of each kernel")
 

@@ -35,6 +35,8 @@ def check(context: Context, op: Op, samples: Mapping[int, Sample]) -> None:
     if op.derivatives.vmap is Vmap.BATCH and not op.elementwise:
         check_batch(context, op, samples.values())
     check_unused(context, op)
+    if context.raw.grad == "todo":
+        context.warning("grad_to_write", ("grad",), table=MESSAGES)
 
 
 def check_names(entries: Iterable[Named], signature: Callable[[str], Signature | None]) -> None:

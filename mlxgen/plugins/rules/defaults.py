@@ -11,17 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...check.context import SIGNATURES, Context, Path
-from ...model.dtypes import ACCUMULATOR, FLOATING, INTEGER
+from ...model.dtypes import ACCUMULATOR, FLOATING, INTEGER, LIMITS
 from ...model.kinds import Kind
 from ...model.op import DtypeRule, Form, Op
 from . import MESSAGES
 
-LIMITS = {
-    **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
-    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
-    "float16": (-65504, 65504),
-    "float64": (-1e300, 1e300),
-}
 SINGLE = (-3.4e38, 3.4e38)  # all other dtypes
 # Significant bits, and the smallest number that is rounded to infinity; others are like float32.
 _PRECISION = {

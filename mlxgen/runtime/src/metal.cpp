@@ -271,6 +271,58 @@ MTL::ComputePipelineState* Template::pipeline(
   return library_.pipeline(s, name, instance);
 }
 
+void copy(const Stream& s, const array& from, array& to) {
+  // Not built before the first use: few packages need it.
+  static const Template kernels(
+      "mlxgen.copy",
+      R"metal(
+#include <metal_stdlib>
+using namespace metal;
+
+template <typename T>
+[[kernel]] void mlxgen_copy(
+    device const T* from [[buffer(0)]],
+    device T* to [[buffer(1)]],
+    constant size_t& count [[buffer(2)]],
+    uint2 thread_index [[thread_position_in_grid]],
+    uint2 thread_grid [[threads_per_grid]]) {
+  size_t i = thread_index.x + size_t(thread_grid.x) * thread_index.y;
+  if (i < count) {
+    to[i] = from[i];
+  }
+}
+)metal",
+      "mlxgen_copy",
+      {mx::bool_,
+       mx::uint8,
+       mx::uint16,
+       mx::uint32,
+       mx::uint64,
+       mx::int8,
+       mx::int16,
+       mx::int32,
+       mx::int64,
+       mx::float16,
+       mx::bfloat16,
+       mx::float32},
+      {});
+  to.set_data(mlxgen::allocate(to));
+  auto size = to.size();
+  if (size == 0) {
+    return;
+  }
+  auto kernel = kernels.pipeline(s, from.dtype(), {});
+  auto& encoder = encoder_of(s);
+  encoder.set_compute_pipeline_state(kernel);
+  encoder.set_input_array(from, 0);
+  encoder.set_output_array(to, 1);
+  encoder.set_bytes(size, 2);
+  auto width = std::min(size, row);
+  auto group = std::min<size_t>(width, kernel->maxTotalThreadsPerThreadgroup());
+  encoder.dispatch_threads(
+      MTL::Size(width, (size + width - 1) / width, 1), MTL::Size(group, 1, 1));
+}
+
 ///////////////////////////////////////////////////////////////////////////////
 // Kernels around scalar functions
 ///////////////////////////////////////////////////////////////////////////////

@@ -4,8 +4,9 @@
     logits = model(x)
 
 The steps, each in a module of its own: `archive` reads the file into the types of `program`,
-`functional` replaces operators that change arrays, `rewrites` uses fused operators, `operands`
-converts operands, and `model` looks up all operators and makes an mlx.nn.Module.
+`functional` replaces operators that change arrays, `rewrites` uses fused operators, `packing`
+those of quantized weights, `operands` converts operands, and `model` looks up all operators and
+makes an mlx.nn.Module.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from .functional import make_functional
 from .model import ExportedModel
 from .operands import prepare
 from .operators import Find, Function, chosen_operators, find
+from .packing import pack
 from .program import ExportError
-from .rewrites import chosen_rules, rewrite
+from .rewrites import PACKED, chosen_rules, rewrite
 
 __all__ = ["ExportError", "ExportedModel", "from_exported"]
 
@@ -55,5 +57,7 @@ def from_exported(
     graph = archive.program.graph
     own = chosen_operators(operators or {}, (node.target for node in graph.nodes))
     done = rewrite(archive.program, rules, own)
-    prepare(graph)
+    if PACKED in rules and (packed := pack(archive, own)):
+        done[PACKED] = packed
+    prepare(graph, archive.program.file)
     return ExportedModel(archive, done, find, own)

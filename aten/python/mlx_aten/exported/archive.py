@@ -306,7 +306,11 @@ class _Reader:
         with self.damage(record):
             for path, payload in described["config"].items():
                 if payload["use_pickle"]:
-                    raise self.error(f"'{path}' is not a plain tensor, but a pickled object")
+                    raise self.error(
+                        f"'{path}' is not a plain tensor, but a pickled object; if it is "
+                        "quantized, call torchao.utils.unwrap_tensor_subclass(model) before the "
+                        "export"
+                    )
                 _path(path)
                 source = folder + _text(payload["path_name"])
                 meta = payload["tensor_meta"]

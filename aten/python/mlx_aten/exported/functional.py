@@ -14,7 +14,6 @@ from dataclasses import replace
 from itertools import count
 
 from .program import (
-    AGAIN,
     ExportError,
     Graph,
     Input,
@@ -25,7 +24,7 @@ from .program import (
     Tensor,
     Value,
     names_of,
-    refs_of,
+    reads,
     replace_refs,
     without_unused,
 )
@@ -54,16 +53,20 @@ CONVERSIONS = {
     *("aten.contiguous.default", "aten.to.device", "aten.to.dtype", "aten.to.dtype_layout"),
     *("aten.to.other", "aten.type_as.default"),
 }
-# Normalization in training: the operators that also return new running statistics, and how many
-# other results they have.
-STATISTICS = {
-    "aten.batch_norm.default": ("aten._native_batch_norm_legit_functional.default", 3),
-    "aten.native_batch_norm.default": ("aten._native_batch_norm_legit_functional.default", 3),
-    "aten._native_batch_norm_legit.default": (
-        "aten._native_batch_norm_legit_functional.default",
-        3,
+# Operators that change some of their arguments: the operator that returns the new ones after its
+# other results, the number of these, and the changed arguments.
+_STATISTICS = ("running_mean", "running_var")
+_BATCH_NORM = ("aten._native_batch_norm_legit_functional.default", 3, _STATISTICS)
+CHANGES = {
+    "aten.batch_norm.default": _BATCH_NORM,
+    "aten.native_batch_norm.default": _BATCH_NORM,
+    "aten._native_batch_norm_legit.default": _BATCH_NORM,
+    "aten.instance_norm.default": ("mlx.instance_norm", 1, _STATISTICS),
+    "aten.fused_moving_avg_obs_fake_quant.default": (
+        "mlx.moving_average_fake_quantize",
+        1,
+        ("running_min", "running_max", "scale", "zero_point"),
     ),
-    "aten.instance_norm.default": ("mlx.instance_norm", 1),
 }
 # Operators that change the shape of an array in place, for which nothing is implemented.
 RESHAPED = {
@@ -113,15 +116,8 @@ class _Functional:
 
     def run(self, nodes: list[Node]) -> None:
         for node in nodes:
-            try:
+            with reads(self.program.file, node):
                 self.add(node)
-            except ExportError:
-                raise
-            except Exception as error:
-                raise ExportError(
-                    f"{self.program.file}: {node.target} in node '{node.name}' has other arguments "
-                    f"or results than torch writes ({type(error).__name__}: {error}); {AGAIN}"
-                ) from error
 
     def add(self, node: Node) -> None:
         kind, _, overload = node.target.rpartition(".")
@@ -133,8 +129,8 @@ class _Functional:
             node = replace(node, target="mlx.as_strided", inputs=self.inputs(node))
             self.emit(node)
             self.note_view(node)
-        elif node.target in STATISTICS and self.changes_statistics(node):
-            self.normalization(node)
+        elif node.target in CHANGES and self.changes_arguments(node):
+            self.with_changes(node)
         elif isinstance(node.get("out"), Ref):
             self.into(node, node.get("out").name)
         elif kind.startswith("aten.") and kind.endswith("_") and not kind.endswith("__"):
@@ -296,21 +292,20 @@ class _Functional:
             self.copy_type(target, name)
             self.same[name] = target
 
-    def changes_statistics(self, node: Node) -> bool:
-        training = node.get("training", node.get("use_input_stats"))
-        return bool(training) and isinstance(node.get("running_mean"), Ref)
+    def changes_arguments(self, node: Node) -> bool:
+        training = node.get("training", node.get("use_input_stats", True))
+        return bool(training) and isinstance(node.get(CHANGES[node.target][2][0]), Ref)
 
-    def normalization(self, node: Node) -> None:
-        """Replace a normalization in training by one that returns the new statistics."""
-        target, results = STATISTICS[node.target]
+    def with_changes(self, node: Node) -> None:
+        """Replace an operator by one that also returns the new content of some arguments."""
+        target, results, arguments = CHANGES[node.target]
         names = [*node.outputs(), *(next(self.names) for _ in range(results))][:results]
-        statistics = [node.get("running_mean").name, node.get("running_var").name]
-        changed = [next(self.names) for _ in statistics]
-        inputs = self.inputs(node)[:8]  # without cudnn_enabled
+        changed = [next(self.names) for _ in arguments]
+        inputs = tuple(i for i in self.inputs(node) if i.name != "cudnn_enabled")
         self.emit(Node(node.name, target, inputs, (*names, *changed), node.place))
-        for name, new in zip(statistics, changed, strict=True):
-            self.copy_type(name, new)
-            self.write(name, new, node)
+        for argument, new in zip(arguments, changed, strict=True):
+            self.copy_type(node.get(argument).name, new)
+            self.write(node.get(argument).name, new, node)
 
     def inline(
         self, node: Node, graph: Graph, given: tuple[Input, ...], differentiable: bool

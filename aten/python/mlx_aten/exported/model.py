@@ -16,7 +16,6 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_unflatten
 
 from .archive import Archive
 from .operands import LISTS
@@ -168,13 +167,13 @@ class ExportedModel(Part):
         values |= _bind(program, args, kwargs)
         outputs = own.run(values)
         result = program.outputs.build(outputs[i] for i in signature.results)
-        changes = []
+        changes = {}
         for position, path in signature.changed.items():
             value, keys = outputs[position], _keys(path)
             if not isinstance(value, mx.array) or value.shape != _get(self, keys).shape:
                 raise ExportError(f"{program.file}: '{path}' changes to what is not its shape")
-            changes.append((".".join(keys), value))
-        return result, tree_unflatten(changes) if changes else {}
+            changes[keys] = value
+        return result, _nested(self, changes) if changes else {}
 
 
 @dataclass
@@ -240,6 +239,21 @@ def _fill(part: Part, entries: Entries) -> None:
             part.add_buffer(key, inside[()][0])
         else:
             part[key] = inside[()][0]
+
+
+def _nested(part: Any, entries: dict[tuple[str, ...], mx.array]) -> Any:
+    """Return arrays as a tree of dictionaries and lists like those of a part of the model."""
+    if () in entries:
+        return entries[()]
+    groups: dict[str, dict[tuple[str, ...], mx.array]] = {}
+    for (first, *rest), array in entries.items():
+        groups.setdefault(first, {})[tuple(rest)] = array
+    if isinstance(part, list):
+        inside = [groups.get(str(i), {}) for i in range(max(map(int, groups)) + 1)]
+        return [
+            _nested(item, group) if group else {} for item, group in zip(part, inside, strict=False)
+        ]
+    return {key: _nested(part[key], group) for key, group in groups.items()}
 
 
 def _groups(entries: Entries) -> dict[str, Entries]:
@@ -552,9 +566,7 @@ def _failure(node: Node, error: Exception, file: str) -> ExportError:
     return ExportError(f"{file}: {text}, {at}")
 
 
-def _write_step(
-    node: Node, view: Function, write: Function, dtypes: Dtypes, file: str
-) -> Step:
+def _write_step(node: Node, view: Function, write: Function, dtypes: Dtypes, file: str) -> Step:
     source, elements, kind, position, *others = node.inputs
     arguments = _arguments(others)
     direct = WRITES.get(kind.value)
@@ -576,12 +588,16 @@ def _write_step(
     return step
 
 
+def _has_float64() -> bool:
+    return mx.default_device().type == mx.cpu
+
+
 def _store(values: Values, output: Any, result: Any, dtypes: Dtypes) -> None:
     """Store the results of an operator, with the dtypes that they have in torch."""
     if isinstance(output, str):
         if isinstance(result, mx.array):
             dtype = dtypes.get(output) or result.dtype
-            if result.dtype != dtype:
+            if result.dtype != dtype and (dtype != mx.float64 or _has_float64()):
                 result = result.astype(dtype)
             if not mx.issubdtype(dtype, mx.inexact):
                 # Integers have no gradients in torch; in MLX, those of scatters raise.

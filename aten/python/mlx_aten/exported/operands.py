@@ -13,7 +13,7 @@ from itertools import count
 
 import mlx.core as mx
 
-from .program import Graph, Input, Node, Ref, Tensor, Value
+from .program import Graph, Input, Node, Ref, Tensor, Value, reads
 
 # Elementwise operators of several arrays, whose dtypes torch promotes.
 PROMOTED = {
@@ -68,7 +68,7 @@ LOW = (mx.float16, mx.bfloat16)
 INTEGERS = (mx.int32, mx.int64)  # the dtypes of indices in torch
 
 
-def prepare(graph: Graph) -> None:
+def prepare(graph: Graph, file: str) -> None:
     """Convert the operands of the graph's nodes where torch's rules are not MLX's."""
     names = (f"operands.{i}" for i in count())  # no name in a file has a dot
     nodes: list[Node] = []
@@ -80,8 +80,8 @@ def prepare(graph: Graph) -> None:
             nodes.append(Node(node.name, target, inputs, name, node.place))
             return Ref(name)
 
-        inputs = _operands(node, graph.tensors, made)
-        nodes.append(replace(node, inputs=inputs))
+        with reads(file, node):
+            nodes.append(replace(node, inputs=_operands(node, graph.tensors, made)))
     graph.nodes = nodes
 
 
@@ -116,7 +116,9 @@ def _operands(
         types = {name: found for name, value in values.items() if (found := type_of(value))}
         if base == "aten.where":
             types.pop("condition", None)
-        common = max((found.dtype for found in types.values() if found.shape), key=_kind, default=None)
+        common = max(
+            (found.dtype for found in types.values() if found.shape), key=_kind, default=None
+        )
         if base in ARITHMETIC and common is not None and common in LOW:
             common = mx.float32
         for name, found in types.items():
@@ -139,9 +141,7 @@ def _wrapped(number: int, array: Tensor | None) -> int:
     return (number - limits.min) % (limits.max - limits.min + 1) + limits.min
 
 
-def inside(
-    index: mx.array, array: mx.array, axis: int | None, ignored: int | None
-) -> mx.array:
+def inside(index: mx.array, array: mx.array, axis: int | None, ignored: int | None) -> mx.array:
     """Return indices of an axis, or of all elements; the nearest ones for those outside of it.
 
     Args:

@@ -20,7 +20,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from . import arrays, draws, fused, layers, recurrent
+from . import arrays, draws, fused, layers, quantized, recurrent
 from .operands import inside
 
 Function = Callable[..., Any]
@@ -96,9 +96,9 @@ def chosen_operators(
             raise ValueError(f"'{name}' is not the name of an operator, such as 'aten.relu'")
     found = {}
     for target in targets:
-        function = own.get(target) or own.get(target.rpartition(".")[0])
-        if function is not None:
-            found[target] = function
+        chosen = own.get(target) or own.get(target.rpartition(".")[0])
+        if chosen is not None:
+            found[target] = chosen
     return found
 
 
@@ -126,7 +126,11 @@ def advice(target: str) -> str:
         return "x[mask] has as many elements as the mask has true ones; use torch.where"
     if name in INSTEAD:
         return INSTEAD[name]
-    known = {*_operators(), *SAME, *(known.split(".")[1] for known in FUNCTIONS if "aten." in known)}
+    known = {
+        *_operators(),
+        *SAME,
+        *(known.split(".")[1] for known in FUNCTIONS if "aten." in known),
+    }
     near = get_close_matches(name, known - {name}, 1, 0.7)
     return f"the nearest operator is aten.{near[0]}" if near else ""
 
@@ -227,27 +231,6 @@ def _reshaped_back(source: mx.array, elements: mx.array, *_: Any, **__: Any) -> 
     return elements.reshape(source.shape)
 
 
-@mx.custom_function
-def _replaced(old: mx.array, new: mx.array) -> mx.array:
-    return new
-
-
-@_replaced.vjp
-def _replaced_vjp(primals: Any, cotangent: mx.array, _: mx.array) -> tuple[mx.array, mx.array]:
-    return cotangent, mx.zeros_like(primals[1])
-
-
-@_replaced.jvp
-def _replaced_jvp(_: Any, tangents: Any) -> mx.array:
-    old: mx.array = tangents[0]
-    return old
-
-
-def _straight_through(old: mx.array, new: mx.array) -> mx.array:
-    """Return the new content of an array, with the gradient of the array itself."""
-    return _replaced(old, new) if mx.issubdtype(new.dtype, mx.inexact) else new
-
-
 def _matrix_exp(self: mx.array) -> mx.array:
     result: mx.array = importlib.import_module("mlxops.linalg").matrix_exp(self)
     return result
@@ -258,7 +241,7 @@ WRITES: dict[str, Function] = {
     "aten.slice.Tensor": _bounded("slice_scatter"),
     "aten.select.int": _renamed("select_scatter"),
     "aten.transpose.int": lambda source, elements, dim0, dim1: mx.swapaxes(elements, dim0, dim1),
-    "aten.detach.default": _straight_through,
+    "aten.detach.default": quantized.straight_through,
     **{
         f"aten.{name}": _reshaped_back
         for name in (
@@ -299,11 +282,12 @@ FUNCTIONS: dict[str, Function] = {
     "aten.rnn_tanh_cell.default": recurrent.rnn_tanh_cell,
     "aten.rnn_relu_cell.default": recurrent.rnn_relu_cell,
     "mlx.write_view": _write_view,
-    "mlx.straight_through": _straight_through,
+    "mlx.straight_through": quantized.straight_through,
     "mlx.inside": inside,
     **arrays.FUNCTIONS,
     **draws.FUNCTIONS,
     **layers.FUNCTIONS,
+    **quantized.FUNCTIONS,
     **{f"mlx.{name}": function for name, function in fused.FUNCTIONS.items()},
     # Arithmetic with sizes.
     **{

@@ -16,8 +16,6 @@ import mlx.core as mx
 
 from . import fused
 from .program import (
-    AGAIN,
-    ExportError,
     Graph,
     Input,
     Node,
@@ -25,6 +23,7 @@ from .program import (
     Ref,
     Tensor,
     Value,
+    reads,
     refs_of,
     replace_refs,
     without_unused,
@@ -70,6 +69,7 @@ class Rule:
     first_result: bool = False  # the operator has others, which must be unused
 
 
+PACKED = "quantized_matmul"  # see packing.py
 UNKNOWN = Tensor(None, (), ())
 
 
@@ -205,7 +205,7 @@ def _returns_argument(node: Node, graph: Graph) -> bool:
 
 def chosen_rules(chosen: bool | Iterable[str]) -> set[str]:
     """Return the names of the rules that `from_exported` should use."""
-    names = {rule.name for rule in RULES}
+    names = {PACKED, *(rule.name for rule in RULES)}
     if isinstance(chosen, bool):
         return names if chosen else set()
     if not isinstance(chosen, Iterable):
@@ -233,13 +233,8 @@ def rewrite(program: Program, wanted: set[str], own: Container[str]) -> dict[str
         for i, node in enumerate(graph.nodes):
             if rule.first_result and any(name in read for name in list(node.outputs())[1:]):
                 continue
-            try:
+            with reads(program.file, node):
                 arguments = _arguments(rule, node, matcher, types)
-            except Exception as error:  # a rule reads what torch always writes
-                raise ExportError(
-                    f"{program.file}: {node.target} in node '{node.name}' has other arguments than "
-                    f"torch writes ({type(error).__name__}: {error}); {AGAIN}"
-                ) from error
             if arguments is not None:
                 inputs = tuple(Input(str(at), value) for at, value in enumerate(arguments))
                 new = replace(node, target=f"mlx.{rule.name}", inputs=inputs)

@@ -73,13 +73,20 @@ inline void set_optional(
 }
 
 /**
- * Allocate the outputs of a kernel that is not elementwise. Return false if all
- * of them are empty, so that nothing must be launched.
+ * Allocate the outputs of a kernel that is not elementwise, except those with
+ * initial values. Return false if all are empty, so that nothing must be
+ * launched.
  */
 inline bool allocate(Arrays& outputs) {
   bool any = false;
   for (auto& out : outputs) {
-    out.set_data(mlxgen::allocate(out));
+    if (out.data_shared_ptr() == nullptr) {
+      out.set_data(mlxgen::allocate(out));
+#ifdef MLXGEN_EMULATE_METAL
+    } else {
+      mx::metal::emulation::keep(out);
+#endif
+    }
     any = any || out.size() > 0;
   }
   return any;
@@ -101,16 +108,8 @@ To number(const char* name, From value) {
   return static_cast<To>(value);
 }
 
-/**
- * Fill an output with zeros, for kernels that accumulate into it. The memory is
- * shared with the CPU, and no pending work uses this new buffer.
- */
-inline void zero(array& out) {
-  std::memset(out.data<char>(), 0, out.nbytes());
-#ifdef MLXGEN_EMULATE_METAL
-  mx::metal::emulation::keep(out);
-#endif
-}
+/** Copy an array to a new row-contiguous one. */
+void copy(const Stream& s, const array& from, array& to);
 
 /** Numbers of threads along x, y and z, from the formulas of an entry. */
 struct Extent {
