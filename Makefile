@@ -74,7 +74,7 @@ metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal
 
 # With torch, in .venv or in another environment (TORCH=its python), the samples are also recorded again.
 aten: .venv/.aten ## Build mlx_aten (aten/), and run its tests (PYTEST_ARGS; TORCH=python: compare with it)
-	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),aten/tests $(PARALLEL))
+	@ATEN_TORCH='$(TORCH)' $(BIN)/python -m pytest $(or $(PYTEST_ARGS),aten/tests $(PARALLEL))
 	@$(if $(PYTEST_ARGS),,$(BIN)/python aten/tools/live.py $(if $(TORCH),--torch $(TORCH)))
 
 .venv/.aten: .venv/.built $(ATEN_SOURCES)

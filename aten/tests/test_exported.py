@@ -24,9 +24,14 @@ PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.pt2"))
 # The rewrites of each program, if mlxops is installed, as mlx_aten requires.
 REWRITES = {
     "bert": {"attention": 2, "layer_norm": 5},
+    "blocks": {},
     "changes": {},
     "clip": {"attention": 4, "layer_norm": 11, "cross_entropy": 2},
     "convnext": {"layer_norm": 10},
+    "dtypes": {},
+    "encoder": {},
+    "fake": {},
+    "frozen": {},
     "gpt2": {"attention": 2, "layer_norm": 5, "cross_entropy": 1},
     "gru": {"cross_entropy": 1, "gru": 1},
     "layers": {},
@@ -36,9 +41,15 @@ REWRITES = {
     "mlp": {"layer_norm": 1, "cross_entropy": 1},
     "mlp_core": {"layer_norm": 1},
     "parts": {"attention": 1, "rms_norm": 1},
+    "places": {"cross_entropy": 1},
+    "pt2e": {"quantized_matmul": 2},
+    "pt2e_dynamic": {"quantized_matmul": 2},
+    "pt2e_training": {},
     "resnet": {},
     "resnet_train": {},
     "resnet_train_core": {},
+    "torchao_dynamic": {"quantized_matmul": 2},
+    "torchao_weights": {"quantized_matmul": 4},
     "unet": {},
     "vit": {"attention": 2, "layer_norm": 5},
 }
@@ -66,6 +77,11 @@ class Recorded:
         given = (self.data.get(f"in.{i}") for i in range(tree.leaves))
         return tree.build(map(from_numpy, given))
 
+    def dtype(self, i: str) -> mx.Dtype:
+        """Return the dtype of a result in torch."""
+        name = str(self.data.get(f"dtype.{i}", self.data[f"out.{i}"].dtype))
+        return mx.bool_ if name == "bool" else getattr(mx, name)
+
     def named(self, kind: str) -> dict[str, mx.array]:
         return {
             key.removeprefix(kind): mx.array(value)
@@ -86,7 +102,8 @@ def loss_of(results: Any) -> mx.array:
     """Return the number whose gradients were recorded."""
     loss = mx.zeros(())
     for result in leaves(results):
-        if isinstance(result, mx.array) and mx.issubdtype(result.dtype, mx.floating):
+        is_float = isinstance(result, mx.array) and mx.issubdtype(result.dtype, mx.floating)
+        if is_float and result.size:
             weights = mx.cos(mx.arange(result.size, dtype=mx.float32)).reshape(result.shape)
             loss = loss + (result * weights).mean()
     return loss
@@ -141,16 +158,20 @@ def compare(
     results, changes = compute(*given)
     value, gradients = differentiate(*given)
     assert_close(value, mx.array(recorded.data["loss"]), 1e-4)
-    for got, wanted in zip(results, recorded.named("out.").values(), strict=True):
+    for got, (i, wanted) in zip(results, recorded.named("out.").items(), strict=True):
         assert_close(got, wanted, 1e-4)
+        assert got.dtype == recorded.dtype(i)
     by_path = dict(utils.tree_flatten(gradients))
     for path, wanted in recorded.named("grad.").items():
         assert_close(by_path.pop(path), wanted, 1e-3)
     assert not any(mx.any(rest) for rest in by_path.values())  # torch has none
     new = dict(utils.tree_flatten(changes))
     for path, wanted in recorded.named("new.").items():
+        path = ".".join(key.lstrip("_") for key in path.split("."))
         assert_close(new.pop(path), wanted, 1e-4)
-    assert not new
+    before = dict(utils.tree_flatten(model.parameters()))
+    for path, same in new.items():
+        assert_close(same, before[path], 1e-4)
     return model
 
 

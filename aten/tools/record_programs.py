@@ -2,10 +2,10 @@
 
     python aten/tools/record_programs.py [NAME ...]
 
-Needs torch and transformers. Each program gets two files in aten/tests/programs: NAME.pt2, the
+Needs torch, transformers and torchao. Each program gets two files in aten/tests/programs: NAME.pt2, the
 program with small random weights, and NAME.npz, what torch computes with it: `in.I` and `out.I`
-(leaves of the arguments and results), `loss`, `grad.PATH` for each parameter, and `new.PATH` for
-each buffer that the program changes. The loss is `loss_of(results)`, which the tests repeat.
+(leaves of the arguments and results), `dtype.I` of the results, `loss`, `grad.PATH` for each parameter, and `new.PATH` for
+each parameter and buffer that the program changes. The loss is `loss_of(results)`, which the tests repeat.
 The archives are compressed, and stack traces lose the folder of the installed packages, so that
 another machine records the same text.
 """
@@ -40,6 +40,7 @@ class Program:
     kwargs: dict[str, Any] | None = None
     dynamic: Any = None
     decompose: bool = False  # torch's core ATen operators instead of those that were called
+    inference: bool = False  # export as for inference only, with the operators of its fast paths
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {}
@@ -365,6 +366,348 @@ def parts() -> Program:
     return Program(Parts().eval(), (torch.randn(2, 2, 4, 6), mask, torch.tensor([1, 3, 6])))
 
 
+class Dtypes(nn.Module):
+    """Promotions, of arrays without axes among others, and changes in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: torch.Tensor, count: torch.Tensor, small: torch.Tensor) -> Any:
+        x = x * self.scale
+        low, double = x.detach().bfloat16(), torch.tensor(0.1, dtype=torch.float64)
+        hundred = torch.tensor(100)
+        changed = []
+        for change in (
+            lambda y: y.gt_(0),
+            lambda y: y.eq_(x),
+            lambda y: y.le_(1).mul_(2),
+            lambda y: y.mul_(x.double()),
+            lambda y: y.copy_(count),
+        ):
+            y = x.clone()
+            change(y)
+            changed.append(y)
+        return {
+            "low": (low / torch.tensor(2.0), low * double, 2 - low, torch.maximum(low, double)),
+            "powers": (low ** torch.tensor(2.0), torch.where(low > 0, low, torch.tensor(0.5))),
+            "single": (x + double, torch.atan2(x, double), x < double, x.half() * count[1]),
+            "small": (small + hundred, small * torch.tensor(2), small - 5, small // hundred),
+            "bits": (small & torch.tensor(12), small << torch.tensor(1), small % torch.tensor(7)),
+            "compared": (small < 300, small == -56, small >= -1, small > torch.tensor(255)),
+            "sums": (small.sum(), small.cumsum(0), count + small, count * x, x.argmax(), -small),
+            "flags": ((x > 0) + 1, (x > 0) * 2.5, (x > 0).sum(), (x > 0).cumsum(0)),
+            "joined": (torch.cat([count, small]), torch.stack([x[0], count[0]])),
+            "changed": changed,
+            "number": count.clone().add_(hundred).le_(102),
+        }
+
+
+@program
+def dtypes() -> Program:
+    return Program(
+        Dtypes(),
+        (torch.randn(4), torch.arange(4, dtype=torch.int32), torch.tensor([200, 3, 44, 0]).byte()),
+    )
+
+
+class Frozen(nn.Module):
+    """Changes of parameters and activations while torch records no gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("clamped", "rows", "scaled", "copied", "factor"):
+            setattr(self, name, nn.Parameter(torch.randn(4, 3) * 2))
+        self.register_buffer("average", torch.zeros(4, 3))
+        self.embedding = nn.Embedding(6, 4, max_norm=0.5)
+        self.norm = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3))
+
+    def forward(self, x: torch.Tensor, tokens: torch.Tensor) -> Any:
+        with torch.no_grad():
+            self.clamped.clamp_(-1, 1)
+            self.rows[0].zero_()
+            self.rows[:, 1].mul_(3)
+            self.scaled.div_(self.scaled.norm(dim=0, keepdim=True).clamp(min=1))
+            self.average.mul_(0.9).add_(self.scaled, alpha=0.1)
+        hidden = x @ self.clamped
+        with torch.no_grad():
+            hidden.clamp_(-1)
+            mean = hidden.mean()
+            self.copied.copy_(self.copied.round())
+        shared = self.factor.detach()
+        shared.mul_(hidden.mean())
+        return (
+            hidden * 2 + mean,
+            x @ self.rows + x @ self.scaled + self.average.sum(),
+            x @ self.copied + x @ self.factor + shared.sum(),
+            self.embedding(tokens),
+            self.norm(x),
+        )
+
+
+@program
+def frozen() -> Program:
+    return Program(Frozen().train(), (torch.randn(2, 4), torch.tensor([[1, 2, 1], [5, 0, 2]])))
+
+
+class Places(nn.Module):
+    """Places that are NaN, infinite, or far outside, and indices computed with numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(5, 3))
+
+    def forward(self, image: torch.Tensor, grid: torch.Tensor, places: torch.Tensor) -> Any:
+        found = [
+            F.grid_sample(image, grid, mode, padding, align)
+            for mode in ("bilinear", "nearest", "bicubic")
+            for padding, align in (("zeros", False), ("border", True), ("reflection", False))
+        ]
+        index = (places * 4).long()
+        rows = self.table[index] + F.embedding(index, self.table)
+        rows = rows + self.table.index_select(0, index) + torch.ops.aten._unsafe_index(self.table, [index])
+        zeros = torch.zeros(5, 3)
+        columns = index[:, None].expand(-1, 3)
+        written = (
+            zeros.index_add(0, index, rows).scatter_add(0, columns, rows),
+            zeros.index_copy(0, index[:1], rows[:1]).index_put((index,), rows, accumulate=True),
+            zeros.scatter(0, columns[:1], 1.0) + self.table.gather(0, columns[:, :]).sum(),
+            F.cross_entropy(rows, index % 3) + F.nll_loss(rows, index % 3),
+            torch.take(self.table, index) + torch.take_along_dim(self.table, columns, 0).sum(),
+        )
+        return [x.nan_to_num(7.0) for x in found], written
+
+
+@program
+def places() -> Program:
+    nan, infinite = float("nan"), float("inf")
+    grid = torch.rand(1, 3, 4, 2) * 2.4 - 1.2
+    grid[0, 0, :3, 0] = torch.tensor([nan, 1e20, infinite])
+    grid[0, 1, :3, 1] = torch.tensor([nan, -1e20, -infinite])
+    return Program(Places(), (torch.randn(1, 2, 5, 6), grid, torch.tensor([0.1, 0.9, 0.5])))
+
+
+class Blocks(nn.Module):
+    """Layers and operators of single models, and batches without samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row = nn.Parameter(torch.randn(4))
+        self.square = nn.Parameter(torch.randn(2, 3, 3))
+        self.up = nn.ConvTranspose3d(4, 6, 3, 2, 1, 1, groups=2)
+        self.down = nn.Conv3d(6, 4, 3, 2, 1, groups=2)
+        self.orthogonal = nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))
+        self.images = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Upsample(scale_factor=2), nn.MaxPool2d(2)
+        )
+        self.pairs = nn.Bilinear(4, 4, 2)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, volume: torch.Tensor, none: Any) -> Any:
+        masked = []
+        for chosen, values in (
+            ((mask,), self.row),
+            ((mask[:, 0],), self.row),
+            ((slice(None), mask[0]), self.row),
+            ((mask,), self.row[None]),
+            ((mask,), self.row * torch.arange(3)[:, None]),  # three elements are chosen
+            ((mask,), 2.0),
+        ):
+            y = x.clone()
+            y[chosen] = values
+            masked.append(y)
+        masked.append(x.index_put((mask,), self.row, accumulate=True))
+        empty = self.images(none)
+        tall = x.reshape(6, 4)
+        return {
+            "masked": masked,
+            "spread": (
+                torch.var_mean(self.square, dim=[1], keepdim=True, unbiased=False),
+                torch.var_mean(self.square, 1),
+                torch.var_mean(self.square, False),
+                torch.var_mean(self.square, (0, 1), correction=2),
+                torch.std_mean(self.square, dim=[1], unbiased=False, keepdim=True),
+            ),
+            "volumes": self.down(self.up(volume)),
+            "exponentials": (torch.matrix_exp(self.square), self.orthogonal(self.row)),
+            "adjoint": self.square[0].H + self.square[1].mH,
+            "counts": torch.bincount(mask.long().sum(1), minlength=4),
+            "diagonals": (
+                tall.clone().fill_diagonal_(1.0),
+                tall.clone().fill_diagonal_(2.0, wrap=True),
+                torch.zeros(3, 3, 3).fill_diagonal_(3.0),
+            ),
+            "empty": (
+                empty,
+                self.pairs(none[:, 0, 0, :4], none[:, 1, 0, :4]),
+                F.grid_sample(none, none[:, 0, :, :2].unsqueeze(1)),
+            ),
+            "dropped": F.scaled_dot_product_attention(x, x, x, dropout_p=1.0),
+        }
+
+
+@program
+def blocks() -> Program:
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    args = (torch.randn(2, 3, 4), mask, torch.randn(2, 4, 3, 3, 3), torch.zeros(0, 3, 8, 8))
+    return Program(Blocks(), args)
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        options = {"batch_first": True, "norm_first": True, "activation": "gelu"}
+        self.first = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+        self.second = nn.TransformerEncoderLayer(16, 4, 32, **options)
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor, padding: torch.Tensor) -> Any:
+        hidden = self.second(self.first(x, src_key_padding_mask=padding))
+        return self.attention(hidden, hidden, hidden, key_padding_mask=padding)
+
+
+@program
+def encoder() -> Program:
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    return Program(Encoder().eval(), (torch.randn(2, 5, 16), padding), inference=True)
+
+
+class Linears(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (32, 64, 64, 32, 64, 32)
+        sizes = zip(widths, widths[1:], strict=False)
+        self.linear = nn.ModuleList(nn.Linear(n, m, bias=m == 64) for n, m in sizes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for linear in self.linear:
+            x = F.gelu(linear(x))
+        return x
+
+
+@program
+def torchao_weights() -> Program:
+    """Weights of 8, 4, 4, 3 and 5 bits, the fourth in groups that MLX lacks."""
+    from torchao.quantization import Int8WeightOnlyConfig, IntxWeightOnlyConfig, PerGroup, quantize_
+    from torchao.quantization.quant_primitives import MappingType
+    from torchao.utils import unwrap_tensor_subclass
+
+    def config(bits: int, group: int, mapping: MappingType = MappingType.SYMMETRIC) -> Any:
+        dtype = getattr(torch, f"int{bits}")
+        return IntxWeightOnlyConfig(
+            weight_dtype=dtype, granularity=PerGroup(group), mapping_type=mapping
+        )
+
+    module = Linears()
+    configs = (
+        Int8WeightOnlyConfig(version=2),
+        config(4, 32),
+        config(4, 64, MappingType.ASYMMETRIC),
+        config(3, 16),
+        config(5, 32),
+    )
+    for i, each in enumerate(configs):
+        quantize_(module.linear[i], each)
+    return Program(unwrap_tensor_subclass(module), (torch.randn(3, 32),))
+
+
+@program
+def torchao_dynamic() -> Program:
+    """Weights of 4 and 8 bits, with activations that are quantized, too."""
+    from torchao.quantization import (
+        Int8DynamicActivationInt8WeightConfig,
+        Int8DynamicActivationIntxWeightConfig,
+        PerGroup,
+        quantize_,
+    )
+    from torchao.utils import unwrap_tensor_subclass
+
+    module = Linears()
+    each = Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=torch.int4, weight_granularity=PerGroup(32)
+    )
+    quantize_(module.linear[:2], each)
+    quantize_(module.linear[2:], Int8DynamicActivationInt8WeightConfig(version=2))
+    return Program(unwrap_tensor_subclass(module), (torch.randn(3, 32),))
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.hidden = nn.Linear(64, 32)
+        self.out = nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.conv(x))).flatten(1)
+        return self.out(torch.relu(self.hidden(x)))
+
+
+def _pt2e(train: bool, dynamic: bool = False) -> Program:
+    """Quantize by pt2e; in training, the model still has the operators that learn the scales."""
+    from torchao.quantization.pt2e import quantize_pt2e
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+    args = (torch.randn(4, 3, 6, 6),)
+    exported = torch.export.export(Classifier().train(train), args, strict=True).module()
+    config = x86.get_default_x86_inductor_quantization_config(is_qat=train, is_dynamic=dynamic)
+    quantizer = x86.X86InductorQuantizer().set_global(config)
+    prepare = quantize_pt2e.prepare_qat_pt2e if train else quantize_pt2e.prepare_pt2e
+    prepared = prepare(exported, quantizer)
+    prepared(torch.randn(4, 3, 6, 6))
+    return Program(prepared if train else quantize_pt2e.convert_pt2e(prepared), args)
+
+
+@program
+def pt2e() -> Program:
+    return _pt2e(False)
+
+
+@program
+def pt2e_dynamic() -> Program:
+    return _pt2e(False, True)
+
+
+@program
+def pt2e_training() -> Program:
+    return _pt2e(True)
+
+
+class Fake(nn.Module):
+    """Fake quantization with numbers, arrays, learned scales, and scales for channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 3) * 4)
+        self.scale = nn.Parameter(torch.tensor([0.3]))
+        self.zero = nn.Parameter(torch.tensor([1.7]))
+        self.scales = nn.Parameter(torch.tensor([0.1, 0.2, 0.3]))
+        self.zeros = nn.Parameter(torch.tensor([0.0, 2.0, -1.0]))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        learned = self.weight, self.scale, self.zero, -8, 7, 0.5
+        channels = self.weight, self.scales, self.zeros, 1, -8, 7, 1.0
+        scale, zero = torch.tensor([0.1]), torch.tensor([2], dtype=torch.int32)
+        on = torch.ones(1, dtype=torch.long)
+        return (
+            torch.fake_quantize_per_tensor_affine(self.weight, 0.05, 3, -10, 20),
+            torch.fake_quantize_per_tensor_affine(x * self.weight, scale, zero, -128, 127),
+            torch.fake_quantize_per_channel_affine(
+                x * self.weight, self.scales.detach(), torch.tensor([0, 1, -1]).int(), 1, -8, 7
+            ),
+            torch._fake_quantize_learnable_per_tensor_affine(*learned),
+            torch._fake_quantize_learnable_per_channel_affine(*channels),
+            *torch._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
+                self.weight, scale, zero, on, -8, 7
+            ),
+        )
+
+
+@program
+def fake() -> Program:
+    return Program(Fake(), (torch.randn(2, 3) * 3,))
+
+
 TEXT = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 IMAGE = {"image_size": 16, "patch_size": 4, "num_channels": 3}
 
@@ -497,7 +840,8 @@ def loss_of(results: Iterator[torch.Tensor]) -> torch.Tensor:
     """Return a number that depends on all results that are floating-point arrays."""
     loss = torch.zeros(())
     for result in results:
-        if isinstance(result, torch.Tensor) and result.is_floating_point():
+        is_float = isinstance(result, torch.Tensor) and result.is_floating_point()
+        if is_float and result.numel():
             weights = torch.cos(torch.arange(result.numel())).reshape(result.shape)
             loss = loss + (result * weights).mean()
     return loss
@@ -531,26 +875,34 @@ def record(name: str) -> None:
     module, kwargs = made.module, made.kwargs or {}
     if isinstance(module, transformers.PreTrainedModel):
         larger_weights(module)
-    exported = torch.export.export(
-        module, made.args, kwargs, dynamic_shapes=made.dynamic, strict=False
-    )
+    with torch.set_grad_enabled(not made.inference):
+        exported = torch.export.export(
+            module, made.args, kwargs, dynamic_shapes=made.dynamic, strict=made.inference
+        )
     if made.decompose:
         exported = exported.run_decompositions()
     buffer = io.BytesIO()
     torch.export.save(exported, buffer)
     compress(buffer.getvalue(), FOLDER / f"{name}.pt2")
 
-    before = {key: value.clone() for key, value in module.named_buffers()}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    before = {key: value.detach().clone() for key, value in tensors.items()}
     results = pytree.tree_leaves(module(*made.args, **kwargs))
     loss = loss_of(results)
-    loss.backward()
+    if loss.requires_grad:
+        loss.backward()
     data = {f"in.{i}": leaf for i, leaf in enumerate(pytree.tree_leaves((made.args, kwargs)))}
     data |= {f"out.{i}": leaf for i, leaf in enumerate(results) if isinstance(leaf, torch.Tensor)}
+    data |= {
+        f"dtype.{i}": str(leaf.dtype).removeprefix("torch.")
+        for i, leaf in enumerate(results)
+        if isinstance(leaf, torch.Tensor)
+    }
     data["loss"] = loss
     for key, parameter in module.named_parameters():
         if parameter.grad is not None:
             data[f"grad.{key}"] = parameter.grad
-    for key, value in module.named_buffers():
+    for key, value in tensors.items():
         if not torch.equal(before[key], value):
             data[f"new.{key}"] = value
     np.savez_compressed(

@@ -159,11 +159,11 @@ class Named:
     def error(
         self, wrong: str, path: Path = (), /, *keys: str, key: bool = False, **about: Any
     ) -> None:
-        """Report a message of messages.yaml; options as in ``report``.
+        """Report a message of messages.yaml, or of another ``table``; options as in ``report``.
 
         ``related`` are the locations of its note.
         """
-        said = MESSAGES(wrong, *keys, **about)
+        said = about.pop("table", MESSAGES)(wrong, *keys, **about)
         options = ("severity", "at", "clear", "expected")
         more = {name: about[name] for name in options if name in about}
         more["related"] = [Related(said.note, place) for place in about.get("related", ())]

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from functools import reduce
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from ..diagnostics import Diagnostics, TooMany
@@ -28,7 +29,7 @@ from ..formula.compile import compile_formula, is_pure, names_of
 from ..formula.facts import degree_of_all
 from ..formula.lets import words
 from ..formula.source import parsed
-from ..model.op import Expr, Fact, Form, Op, Vmap, Written, camel
+from ..model.op import Expr, Fact, Form, Op, Written, camel
 from ..model.signature import Signature
 from ..read.settings import Settings
 from ..read.sources import Sources
@@ -36,17 +37,17 @@ from ..read.used import packages
 from ..read.yaml import Document, Documents
 from . import gradients, results
 from .arguments import read_arguments
-from .batch import check_batch
 from .context import SIGNATURES, Context, Named, SharedState
-from .defaults import check_defaults
 from .entry import check_keys, form_known, read_entry
 from .fit import check_manual, check_own_name
 from .kernels import match_kernels
 from .lets import check_unused_lets
 from .names import check_names
 from .others import File, Item, Others, Reads
-from .samples import Bounds, check_calls, check_overload, check_samples
-from .unused import check_unused
+from .samples import Bounds, check_calls, check_samples
+
+# The module with the reports about valid operators; the generator imports no plug-in.
+RULES = "mlxgen.plugins.rules"
 
 _WRITTEN = {field.name for field in fields(Written)}
 _OF_DTYPES = {"dtypes", "dtype"}
@@ -350,9 +351,7 @@ def _operator(context: Context, file: str) -> Op | None:
         return None
     usable = check_keys(context)
     arguments = read_arguments(context)
-    check_defaults(context, arguments)
     samples = check_samples(context, arguments)
-    check_overload(context, samples)
     if not usable:
         return None
     checks, env = results.checks(context, arguments)
@@ -368,8 +367,6 @@ def _operator(context: Context, file: str) -> Op | None:
     check_own_name(context)
     for part in context.raw.manual if context.form is Form.KERNELS else ():
         check_manual(context, part)
-    if derivatives.vmap is Vmap.BATCH and not context.elementwise and context.ok:
-        check_batch(context, arguments, checks, rules, samples.values())
     if not context.ok:
         return None
     composed = context.raw.composite is not None and forward.expr
@@ -389,7 +386,7 @@ def _operator(context: Context, file: str) -> Op | None:
         file=file,
         line=context.entry.line,
     )
-    check_unused(context, op)
+    import_module(RULES).check(context, op, samples)
     check_unused_lets(context, op, env, bounds.lets)
     return op if context.ok else None
 

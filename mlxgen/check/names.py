@@ -59,8 +59,7 @@ def _check_cpp_names(
         if reason is None and name[:1].isalpha() and class_name in (name, settings.namespace):
             reason = "its class would have the same name; begin it with a lower-case letter"
         if reason and not clash(name, "an operator"):  # a clash was already reported
-            problem = f"cannot be used: {reason}"
-            entry.error("bad_name", entry.at_name, name=name, problem=problem)
+            entry.error("bad_name", entry.at_name, name=name, problem="taken", reason=reason)
             continue
         if (other := classes.setdefault(class_name, entry)) is not entry:
             entry.error("class_taken", entry.at_name, owner=other.label, same=class_name)

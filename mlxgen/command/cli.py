@@ -1,4 +1,4 @@
-"""The commands check, generate, show, list, schema, explain and docs.
+"""The commands check and generate, and what all commands have in common.
 
 Commands print text by default (with rich, on a terminal) and JSON with ``--format json``. Exit
 status: 0 success, 1 errors in the project or pending changes, 2 invalid command line. Slow imports
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from ..diagnostics import Diagnostics, sections
+from ..diagnostics import Diagnostics
 from ..model import languages as known
 
 if TYPE_CHECKING:
@@ -314,94 +314,3 @@ def generate(
 
 def _count(operators: int) -> str:
     return f"{operators} operator{'s' * (operators != 1)}"
-
-
-@command("project")
-@click.argument("words", nargs=-1, required=True, metavar="[FILE] OP [PART]")
-def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
-    """Print the generated code of an operator and its overloads, without building.
-
-    PART is one of header, source, binding, stub, doc, metal, json, or a language such as c or rust.
-    Default: header and source.
-    """
-    from ..render import files
-
-    file = None
-    if Path(words[0]).suffix in (".yaml", ".yml") or not all(map(files.is_part, words[1:2])):
-        file, words = EXISTING_FILE.convert(words[0], None, None), words[1:]
-    if not words or len(words) > 2 or not all(map(files.is_part, words[1:])):
-        parts = ", ".join([*files.PARTS, *known.names()])
-        raise click.UsageError(f"expected [FILE] OP [PART]; PART is one of {parts}")
-    ops, sources, settings = load(diags, project, file, words[:1], strict=False, partly=True)
-    require(bool(ops))
-    for op in ops:
-        for name in words[1:] or ("header", "source"):
-            say(files.part(op, name, settings, sources.metal_text), files.PARTS.get(name, name))
-
-
-def say(text: str, language: str) -> None:
-    """Print code, in color on a terminal."""
-    if not sys.stdout.isatty():
-        click.echo(text, nl=not text.endswith("\n"))
-        return
-    from rich.console import Console
-    from rich.syntax import Syntax
-
-    wrapped = language == "markdown"
-    Console().print(Syntax(text, language, background_color="default", word_wrap=wrapped))
-
-
-@command("file", "project", "select", "exclude", "format", name="list")
-def list_command(diags: Diagnostics, form: str, **chosen: Any) -> None:
-    """List the operators: name, signature, backends, gradient."""
-    from ..render.python import gradient_summary, op_dict
-
-    ops, _, _ = load(diags, **chosen, partly=True)
-    if form == "json":
-        click.echo(json.dumps([op_dict(op) for op in ops], indent=1, ensure_ascii=False))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("operator", "signature", "backends", "gradient", "tags")
-    for op in ops:
-        backends, tags = ", ".join(op.backends), ", ".join(sorted(op.entry.tags))
-        table.add_row(op.path, op.signature.python(), backends, gradient_summary(op), tags)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-
-
-@click.command()
-def schema() -> None:
-    """Print the JSON Schema of the YAML file, for editors."""
-    from ..read.keys import json_schema
-
-    click.echo(json.dumps(json_schema(), indent=1))
-
-
-@click.command()
-@click.argument("code")
-def explain(code: str) -> None:
-    """Explain an error code, such as MG403, with an example and its fix."""
-    if code.upper() not in sections():
-        raise click.BadParameter(f"unknown code {code}")
-    say(sections()[code.upper()], "markdown")
-
-
-@command("project")
-@click.option("--check", "dry_run", is_flag=True, help="Write nothing; exit 1 if pages differ.")
-def docs(diags: Diagnostics, project: Path | None, dry_run: bool) -> None:
-    """Write the reference of the operators and the JSON Schema."""
-    from .generate import doc_pages
-    from .write import differing, put, reported
-
-    ops, _, settings = load(diags, project)
-    with reported(settings.docs, diags):
-        stale = differing(settings.docs, doc_pages(ops, settings), {})
-        if not dry_run:
-            put(settings.docs, stale)
-    require(diags.ok)
-    paths = ", ".join(settings.relative(settings.docs / name) for name in stale)
-    verb = "out of date" if dry_run else "written"
-    click.echo(f"{verb}: {paths}" if stale else "all pages are up to date")
-    if stale and dry_run:
-        sys.exit(1)

@@ -5,7 +5,6 @@ The manifest of the output folder caches the output of unchanged entries (memo.p
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ from .inputs import base_hash, digest, kernel_files, language_files
 from .write import Changes, Manifest, alone, foreign, reported, write
 
 if TYPE_CHECKING:
-    from ..model.op import Op
+    pass
 
 
 class Result(NamedTuple):
@@ -106,14 +105,3 @@ def generate(
         changes = write(output, texts, before, after, dry_run=check)
         return Result(changes, len(made))
     return None
-
-
-def doc_pages(ops: Sequence[Op], settings: Settings) -> dict[str, str]:
-    """Return the generated pages of the docs folder: reference and JSON Schema."""
-    from ..read.keys import json_schema
-    from ..render.files import pieces, reference
-
-    return {
-        "operators.md": reference((pieces(op, settings) for op in ops), settings),
-        f"{settings.yaml.stem}.schema.json": json.dumps(json_schema(), indent=1) + "\n",
-    }

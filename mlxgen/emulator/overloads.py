@@ -1,4 +1,4 @@
-"""Merges overloads that differ only by address spaces: in C++ they are the same function."""
+"""Merges overloads and specializations that differ only by address spaces, which C++ lacks."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ _Seen = dict[str, tuple[int, str]]  # C++ signature -> first token and body of a
 
 
 class Overloads(Source):
-    """Finds functions with the same C++ signature, in the syntax tree.
+    """Finds functions and classes with the same C++ signature, in the syntax tree.
 
     If the tree lacks a function, the duplicate remains and the compiler reports it.
     """
 
     def merge(self) -> None:
-        """Remove the second of two functions in a scope that have the same C++ signature."""
+        """Remove the second of two definitions in a scope that have the same C++ signature."""
         pending: list[tuple[Node, _Seen]] = [(self.file.root, {})]
         while pending:
             node, seen = pending.pop()
             body = node.child_by_field_name("body")
             if node.type == "function_definition":
                 if body:
-                    self._found(node, body, seen)
+                    self._function(node, seen)
                 continue
+            name = node.child_by_field_name("name")
+            if body and name and name.type == "template_type":  # of a specialized class
+                self._found(node, name, seen)
             if node.type == "template_parameter_list" and not node.named_children:
                 self._specialize(node)
             if node.type in ("declaration_list", "field_declaration_list"):
@@ -46,20 +49,23 @@ class Overloads(Source):
             i = self.at(parameters.start_byte)
             self.new[i - 1] = self.new[i] = self.new[i + 1] = ""
 
-    def _found(self, node: Node, body: Node, seen: _Seen) -> None:
+    def _function(self, node: Node, seen: _Seen) -> None:
         """Compare a function definition with the earlier ones."""
         declarator: Node | None = node.child_by_field_name("declarator")
         while declarator and not declarator.child_by_field_name("parameters"):
             declarator = next(reversed(declarator.named_children), None)
         parameters = declarator and declarator.child_by_field_name("parameters")
-        if not parameters:
-            return
+        if parameters:
+            self._found(node, parameters, seen)
+
+    def _found(self, node: Node, last: Node, seen: _Seen) -> None:
+        """Compare a definition, whose signature ends with ``last``, with the earlier ones."""
         template = node
         while template.parent and template.parent.type == "template_declaration":
             template = template.parent
         before = template.prev_sibling
         start = self.at(before.end_byte if before else 0)
-        tail, end = self.at(parameters.end_byte), self.at(body.end_byte)
+        tail, end = self.at(last.end_byte), self.at(template.end_byte)
         key = self._normal(start, tail)
         key = re.sub(r"^(?:(?:inline|static|constexpr) )*", "", key)
         key += " const" if "const" in self.texts[tail : tail + 2] else ""

@@ -253,7 +253,7 @@ class _Writer(MetalTranslator):
     def _rewrite(self, i: int) -> int:
         token = self.tokens[i]
         text = token.text
-        if token.kind == "name":
+        if token.kind == "name" and text != "coherent":
             if text == "threadgroup" and self.is_storage(i):
                 return self._storage(i)
             if text in _SPACES:

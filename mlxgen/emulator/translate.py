@@ -71,6 +71,7 @@ _UNSUPPORTED = {
     "object_data": "mesh shaders",
     "ray_data": "ray tracing",
     "cooperative_tensor": "tensor operations",
+    "simdgroup_event": "asynchronous copies",
 }
 _SWIZZLE = re.compile(r"[xyzw]{2,4}$|[rgba]{2,4}$")
 _FLOATING = re.compile(r"(?:\d[\d']*\.?[\d']*|\.\d[\d']*)(?:[eE][+-]?\d+)?$")
@@ -215,6 +216,11 @@ class MetalTranslator(Overloads):
                 return self._storage(i)
             if text in DROPPED or text == "kernel":
                 self.new[i] = ""
+            elif text == "coherent":
+                stop = self.over(i + 1) if self.text(i + 1) == "(" else i + 1
+                if self.is_name(stop):  # otherwise it is a variable
+                    self.skip(i, stop)
+                    return stop
             elif text == "constant":
                 self.new[i] = self._constant(i)
             elif (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Mapping
+from functools import lru_cache
 
 from .explain import Wrong
 from .source import parsed
@@ -47,18 +48,31 @@ def expanded(text: str, lets: Mapping[str, str]) -> ast.expr:
     if not lets or lets.keys().isdisjoint(words(tree)):
         return tree
     try:
-        trees, sizes, depths = dict[str, ast.expr](), dict[str, int](), dict[str, int]()
-        for name, let in lets.items():
-            sizes[name], depths[name] = size(parsed(let), sizes), depth(parsed(let), depths)
-            if sizes[name] > MOST or depths[name] > DEEPEST:
-                return tree
-            trees[name] = Insert(trees).visit(copy.deepcopy(parsed(let)))
-        if size(tree, sizes) > MOST or depth(tree, depths) > DEEPEST:
+        trees, sizes, depths = _inserted(tuple(lets.items()))
+        largest, deepest = max(sizes.values()), max(depths.values())
+        if max(largest, size(tree, sizes)) > MOST or max(deepest, depth(tree, depths)) > DEEPEST:
             return tree
         inserted: ast.expr = Insert(trees).visit(copy.deepcopy(tree))
         return inserted
     except (Wrong, RecursionError):
         return tree
+
+
+@lru_cache(64)  # all formulas of an entry have the same
+def _inserted(
+    lets: tuple[tuple[str, str], ...],
+) -> tuple[Mapping[str, ast.expr], Mapping[str, int], Mapping[str, int]]:
+    """Return the trees of `let`s with the earlier ones inserted, their sizes and their depths.
+
+    The trees after one that is too large are missing.
+    """
+    trees, sizes, depths = dict[str, ast.expr](), dict[str, int](), dict[str, int]()
+    for name, let in lets:
+        sizes[name], depths[name] = size(parsed(let), sizes), depth(parsed(let), depths)
+        if sizes[name] > MOST or depths[name] > DEEPEST:
+            break
+        trees[name] = Insert(trees).visit(copy.deepcopy(parsed(let)))
+    return trees, sizes, depths
 
 
 class Insert(ast.NodeTransformer):

@@ -261,6 +261,11 @@ class Arguments:
         return tuple(p for p in self.params if not p.type.is_array)
 
     @cached_property
+    def modes(self) -> tuple[tuple[str, str], ...]:
+        """The strings that replace arrays, with the names of these arrays."""
+        return tuple((p.name, p.arg.mode_of) for p in self.params if p.arg.mode_of)
+
+    @cached_property
     def by_name(self) -> Mapping[str, Parameter]:
         """The parameters by their names in the entry."""
         return {p.name: p for p in self.params}

@@ -21,7 +21,7 @@ from . import MESSAGES
 from .places import extent
 
 # YAML's printable characters, without the line breaks that editors do not count as such.
-_UNPRINTABLE = re.compile(
+UNPRINTABLE = re.compile(
     "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]+"
 )
 MAX_VALUES = 150_000  # in a file, including keys
@@ -88,7 +88,7 @@ class _Limits:
         return _STR
 
 
-_Loader: Any = type("_Loader", (_Limits, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {})
+Loader: Any = type("Loader", (_Limits, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {})
 
 _SYNTAX = Path(__file__).with_name("syntax.yaml")
 
@@ -96,13 +96,13 @@ _SYNTAX = Path(__file__).with_name("syntax.yaml")
 def compose(source: YamlText) -> tuple[str, list[Node]]:
     """Return the text with invalid entries masked, and the nodes of the valid entries."""
     text = source.text
-    for match in _UNPRINTABLE.finditer(text):
+    for match in UNPRINTABLE.finditer(text):
         source.lacks("bad_character", *match.span(), number=ord(match[0][0]))
-    text = _UNPRINTABLE.sub(lambda found: " " * len(found[0]), text)
+    text = UNPRINTABLE.sub(lambda found: " " * len(found[0]), text)
     root: Node | None = None
     for attempt in range(_MAX_SYNTAX_ERRORS):
         try:
-            root = yaml.compose(text, Loader=_Loader)
+            root = yaml.compose(text, Loader=Loader)
             break
         except Limit as error:
             source.lacks(*error.args)
@@ -121,32 +121,6 @@ def compose(source: YamlText) -> tuple[str, list[Node]]:
     return text, []
 
 
-def compose_mapping(source: YamlText) -> MappingNode | None:
-    """Return the root of a file that is one mapping; None if an error was reported."""
-    text = source.text
-    if found := _UNPRINTABLE.search(text):
-        source.lacks("bad_character", *found.span(), number=ord(found[0][0]))
-        return None
-    try:
-        root = yaml.compose(text, Loader=_Loader)
-    except Limit as error:
-        source.lacks(*error.args)
-        return None
-    except yaml.MarkedYAMLError as error:
-        wrong, place, about = _explain(error, text)
-        source.lacks(wrong, place, place + 1, **about)
-        return None
-    if root is None or root.tag.endswith(":null"):
-        return MappingNode(_MAP, [])
-    if isinstance(root, MappingNode):
-        return root
-    source.complete = False
-    what = "a list" if isinstance(root, SequenceNode) else "a single value"
-    span = source.first_line(extent(text, root)[0], len(text))
-    source.diags.error(MESSAGES("file_not_mapping", what=what), span)
-    return None
-
-
 def _blank(text: str) -> str:
     return re.sub(r"[^\r\n]", " ", text)
 
@@ -161,9 +135,9 @@ def _without_broken(source: YamlText, text: str) -> str:
     pieces = []
     for begin, end in pairwise(_borders(text)):
         piece = text[begin:end]
-        broken = _UNPRINTABLE.search(source.text, begin, end) is not None  # reported above
+        broken = UNPRINTABLE.search(source.text, begin, end) is not None  # reported above
         try:
-            root = None if broken else yaml.compose(piece, Loader=_Loader)
+            root = None if broken else yaml.compose(piece, Loader=Loader)
             if root and end < len(text) and not _ENTRY_START.match(piece):
                 source.lacks("text_before_list", *extent(text, root))
                 broken = True
@@ -172,13 +146,13 @@ def _without_broken(source: YamlText, text: str) -> str:
         except yaml.MarkedYAMLError as error:
             broken = not re.search("undefined alias|duplicate|document", error.problem or "")
             if broken:
-                wrong, place, about = _explain(error, piece)
+                wrong, place, about = explain(error, piece)
                 source.lacks(wrong, begin + place, begin + place + 1, **about)
         pieces.append(_blank(piece) if broken else piece)
     return "".join(pieces)
 
 
-def _explain(error: Any, text: str) -> tuple[str, int, dict[str, Any]]:
+def explain(error: Any, text: str) -> tuple[str, int, dict[str, Any]]:
     """Return the message for a syntax error: its name, its offset and its parameters."""
     mark, context = error.problem_mark or error.context_mark, error.context or ""
     place = min(mark.index, len(text.rstrip()))
@@ -198,7 +172,7 @@ def _explain(error: Any, text: str) -> tuple[str, int, dict[str, Any]]:
 
 def _without_error(source: YamlText, text: str, error: Any) -> str:
     """Report a syntax error and mask its entry."""
-    wrong, place, about = _explain(error, text)
+    wrong, place, about = explain(error, text)
     masked = False
     if alias := re.compile(r"\*([\w-]+)").match(text, place):
         anchor = re.compile(rf"(?:^|[-:?,\[{{])\s*&{alias[1]}(?![\w-])", re.MULTILINE)

@@ -51,7 +51,8 @@ _BLANKED = (
 _BLANKED_CPP = re.compile(_BLANKED, re.S)
 _BLANKED_METAL = re.compile(
     rf"{_BLANKED}|\b(?:{_SPACES})\b(?=\s+[\w:*&]|[*&]|\s*[{{;])"
-    r"|\b(?:kernel|vertex|fragment)\b(?=\s+\w+\s+\w+\s*\()",
+    r"|\b(?:kernel|vertex|fragment)\b(?=\s+\w+\s+\w+\s*\()"
+    r"|\bcoherent\b(?:\s*\(\w+\))?(?=\s+\w)",
     re.S,
 )
 _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")

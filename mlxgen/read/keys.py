@@ -131,8 +131,8 @@ class OpEntry(Model):
     dispatch: str | Annotated[dict[Backend, str | KernelEntry], Field(min_length=1)] | None = key(
         "Kernel per backend, or one scalar function for all of them."
     )
-    grad: Literal["none"] | dict[str, Formula | GradFunction] | None = key(
-        "Gradient per array argument: formula, `none` or `zero`."
+    grad: Literal["none", "todo"] | dict[str, Formula | GradFunction] | None = key(
+        "Gradient per array argument: formula, `none` or `zero`. `todo`: none yet."
     )
     jvp: Literal["elementwise", "linear", "none"] | dict[str, Formula] | None = key(
         "Forward-mode rule; derived from the gradient if absent."

@@ -9,7 +9,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from ..model.op import Form, GradKind, Op
+from ..model.op import Form, Op
 from ..model.signature import Type
 from .reference import python_args
 
@@ -48,18 +48,6 @@ def check_samples(op: Op) -> Sequence[Mapping[str, Any]]:
                 missing.append({})
             found += [{**found[0], arg.name: value} for value in missing]
     return found
-
-
-def gradient_summary(op: Op) -> str:
-    """Describe an operator's gradient in a few words, for the reference."""
-    kinds = {g.kind for g in op.derivatives.grads}
-    if "vjp" in op.entry.manual:
-        return "hand-written"
-    if not kinds or kinds == {GradKind.COMPOSITE}:
-        return "of the composite" if op.forward.expr is not None else "MLX's own"
-    if kinds == {GradKind.NONE}:
-        return "none"
-    return "function" if GradKind.FUNCTION in kinds else "formula"
 
 
 @cache

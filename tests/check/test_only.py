@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+import pytest
 from sample import project
 
 from mlxgen.check.file import resolve, resolve_changed
@@ -31,6 +32,13 @@ def looked_at(text: str, only: Collection[str] | None) -> tuple[list[Op], str]:
     assert document is not None
     ops = resolve(document, settings, Sources(settings, diags, mlx_include()), diags, only)
     return ops, diags.render_text()
+
+
+def test_the_generator_needs_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = Path(project.YAML).read_text()
+    ops, _ = looked_at(text, None)
+    monkeypatch.setattr("mlxgen.plugins.rules.check", lambda *_: None)
+    assert looked_at(text, None)[0] == ops != []
 
 
 def test_the_same_as_all() -> None:

@@ -21,11 +21,14 @@ def test_tables() -> None:
     assert messages == {
         "check",
         "command",
+        "common",
         "data",
         "emulator",
         "importers",
         "interactive",
+        "metal",
         "read",
+        "rules",
     }
     assert {*SCHEMAS.iterdir()} <= WRITTEN.keys()
 

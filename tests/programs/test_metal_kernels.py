@@ -927,14 +927,13 @@ def seen() -> Iterator[Emulation]:
         yield seen
 
 
-# What the emulation finds wrong in a kernel; steel is a part of MLX that it does not support.
+# What the emulation finds wrong in a kernel.
 RACE = "race: shared"
 FOUND = {
     "mlx_lm kl_forward": RACE,
     "mlx_lm kl_backward": RACE,
     "mlx_lm js_forward": RACE,
     "mlx_lm js_backward": RACE,
-    "mlx_vlm nemotron_bm32_steel_linear_nt": "does not compile",
     "mlx_vlm turboquant_fused_kv_quantize_k3_v3": "nan location mismatch",
     "mlx_vlm grid_sample": "access outside of buffer 0 .x.",
 }

@@ -12,6 +12,7 @@ from sample import project
 
 from mlxgen.command import generate, operators
 from mlxgen.diagnostics import Diagnostics
+from mlxgen.plugins.describe.command import doc_pages
 from mlxgen.read.settings import load as load_settings
 from mlxgen.render.cpp import cpp_comment
 from mlxgen.render.files import internal_operators, pieces
@@ -287,7 +288,7 @@ def test_pages_are_up_to_date() -> None:
     settings = load_settings(ROOT, diagnostics)
     assert settings is not None
     ops, _ = operators.load(settings, diagnostics)
-    for name, text in generate.doc_pages(ops, settings).items():
+    for name, text in doc_pages(ops, settings).items():
         assert (ROOT / "docs" / name).read_text() == text, f"run `make docs`: docs/{name} is old"
 
 

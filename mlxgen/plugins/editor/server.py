@@ -25,7 +25,6 @@ from pygls.lsp.server import LanguageServer
 
 from ... import __version__
 from ...check.context import SIGNATURES
-from ...command.stub import kernel_stub
 from ...diagnostics import Diagnostic, Diagnostics, Span, Text, sections
 from ...formula.mlx import MODULES
 from ...model.op import camel
@@ -33,6 +32,8 @@ from ...read import settings
 from ...read.settings import MAX_BYTES, PATHS
 from ...read.sources import last_name
 from ...render.files import definition
+from ...render.format import formatted
+from ..common.stub import kernel_stub
 from . import cursor
 from .cursor import Cursor
 from .project import Project
@@ -280,7 +281,7 @@ class Server:
             yield f"`{place.word}`: {said}"
         elif named and place.path[:1] and place.path[0] in ("name", *SIGNATURES):
             for op in named:
-                yield f"```cpp\n{definition(op, project.settings)}```"
+                yield f"```cpp\n{formatted(definition(op, project.settings))}```"
         elif is_formula and (let := place.lets().get(place.word)):
             yield f"```python\n{place.word} = {let}\n```"
         elif named and is_formula:

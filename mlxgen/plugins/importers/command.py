@@ -10,7 +10,8 @@ import rich_click as click
 
 from ...command.cli import EXISTING_FILE, Commands, command, require
 from ...diagnostics import Diagnostics
-from . import allowlist, functions, importer, output, schema, trace, write
+from ..common import entries as write
+from . import allowlist, functions, importer, output, schema, trace
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _OUTPUT = click.option(
@@ -19,8 +20,12 @@ _OUTPUT = click.option(
 
 import_command = Commands(
     name="import",
-    places={name: f"plugins.importers.command.from_{name}" for name in ("mlx", "torch")},
-    help="Write entries for the functions of another library, from its installed package.",
+    places={
+        "metal_kernel": "plugins.metal.command.from_metal_kernel",
+        "mlx": "plugins.importers.command.from_mlx",
+        "torch": "plugins.importers.command.from_torch",
+    },
+    help="Write entries for the functions of another library, or for Metal kernels.",
     no_args_is_help=True,
 )
 
@@ -53,10 +58,11 @@ def from_torch(
         require(False)
         return
     names = allowlist.read(allow, found, diags)
-    table, own = importer.read_tables(overrides, names, found, diags)
+    table, own = importer.read_tables(overrides, found, diags)
     derive = trace.deriver(names, found, table, own, diags)
     require(diags.ok)
     imported = importer.make(names, found, table, own, derive)
+    importer.check_used(own, imported, found, diags)
     files = {entries: output.entries(imported)}
     if report:
         files[report] = output.report(imported)

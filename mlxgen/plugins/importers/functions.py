@@ -22,7 +22,8 @@ import yaml
 from ...diagnostics import COMMAND_LINE, Diagnostics, did_you_mean, install
 from ...formula.mlx import MODULES, MlxFunction, PythonParam, Table, table
 from ...read.settings import numbers
-from . import MESSAGES, stubs, write
+from ..common import entries as write
+from . import MESSAGES, stubs
 from .stubs import Stubs
 
 _WRITTEN = Path(__file__).parent / "mlx" / "functions.yaml"

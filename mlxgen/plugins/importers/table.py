@@ -23,11 +23,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yaml.nodes import MappingNode, Node, ScalarNode
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ...diagnostics import Diagnostics, Span
 from ...read import MESSAGES as READ
-from ...read.compose import compose_mapping
+from ...read.compose import UNPRINTABLE, Limit, Loader, YamlText, explain
+from ...read.places import extent
 from ...read.validate import validate
 from ...read.yaml import Document, Entry, read_text
 from . import MESSAGES, terms
@@ -62,6 +64,7 @@ class Formulas(NamedTuple):
 
     keys: Mapping[str, Any]  # of the entry
     names: frozenset[str]  # of arguments and functions that they contain
+    calls: frozenset[str]  # of functions that they call
     origin: Origin
 
 
@@ -91,8 +94,11 @@ class Row(NamedTuple):
     @property
     def formulas(self) -> Formulas:
         """The keys of its entry."""
-        trees = (_parse(text) for text in _texts(self.keys).values())
-        return Formulas(self.keys, frozenset[str]().union(*map(terms.names, trees)), self.origin)
+        trees = [_parse(text) for text in _texts(self.keys).values()]
+        names, calls = (
+            frozenset[str]().union(*map(of, trees)) for of in (terms.names, terms.calls)
+        )
+        return Formulas(self.keys, names, calls, self.origin)
 
 
 def _texts(keys: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
@@ -187,3 +193,29 @@ def _check_formulas(entry: Entry, name: str, diags: Diagnostics) -> None:
         except SyntaxError as error:
             about = {"text": text.strip(), "reason": error.msg}
             diags.error(MESSAGES("no_expression", **about), entry.span(place), op=name)
+
+
+def compose_mapping(source: YamlText) -> MappingNode | None:
+    """Return the root of a file that is one mapping; None if an error was reported."""
+    text = source.text
+    if found := UNPRINTABLE.search(text):
+        source.lacks("bad_character", *found.span(), number=ord(found[0][0]))
+        return None
+    try:
+        root = yaml.compose(text, Loader=Loader)
+    except Limit as error:
+        source.lacks(*error.args)
+        return None
+    except yaml.MarkedYAMLError as error:
+        wrong, place, about = explain(error, text)
+        source.lacks(wrong, place, place + 1, **about)
+        return None
+    if root is None or root.tag.endswith(":null"):
+        return MappingNode("tag:yaml.org,2002:map", [])
+    if isinstance(root, MappingNode):
+        return root
+    source.complete = False
+    what = "a list" if isinstance(root, SequenceNode) else "a single value"
+    span = source.first_line(extent(text, root)[0], len(text))
+    source.diags.error(MESSAGES("file_not_mapping", what=what), span)
+    return None

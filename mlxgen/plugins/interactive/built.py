@@ -30,7 +30,6 @@ from ...command.write import put
 from ...diagnostics import Diagnostic, Diagnostics, Span
 from ...model.op import Op
 from ...package import compat, toolchain
-from ...package.process import link, obtain
 from ...package.toolchain import Common
 from ...package.uses import Compiled
 from ...read.cpp import Reader
@@ -39,6 +38,7 @@ from ...read.settings import Settings
 from ...read.sources import Sources, near
 from ...read.yaml import Documents
 from ...render.files import Pieces, package_files, pieces
+from ..common.process import link, obtain
 from .inputs import Inputs
 from .request import Say
 

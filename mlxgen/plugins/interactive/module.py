@@ -25,10 +25,10 @@ from ...command.operators import plain_settings, settings_of
 from ...diagnostics import Diagnostic, Diagnostics, Related, Span
 from ...package import compat, toolchain
 from ...package.cache import Cache, folder
-from ...package.process import found_toolchain, local_folder, obtain_common
 from ...package.toolchain import BuildError
 from ...package.uses import Compiled, compiled
 from ...read.settings import PATHS, Settings
+from ..common.process import found_toolchain, local_folder, obtain_common
 from .built import Chosen, chosen, compiler_errors
 from .request import KIND, LoadError, Request, Say
 

@@ -336,8 +336,8 @@ def _build(found: Chosen, metal: bool, fast: bool, diags: Diagnostics) -> Path:
         CompatError: If MLX or nanobind is missing, or they do not match.
         OSError: If no folder can be written.
     """
-    from ...package.process import found_toolchain, obtain_common
     from ...package.uses import compiled
+    from ..common.process import found_toolchain, obtain_common
     from . import module
     from .built import compiler_errors
 

@@ -17,9 +17,10 @@ from typing import Any
 from ...command.inputs import MLXGEN, contents, digest, mlxgen_hash
 from ...emulator import EmulationError, library, translate
 from ...emulator.package import mlx_include
-from ...package import compat, process, toolchain
+from ...package import compat, toolchain
 from ...package.cache import Cache, folder
 from ...read.preprocess import SourceError
+from ..common import process
 
 raised: set[str] = set()  # the messages of the errors that MLX has raised
 EMULATOR = MLXGEN / "emulator"

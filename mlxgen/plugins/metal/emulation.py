@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ContextDecorator
+from contextlib import ContextDecorator, nullcontext
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -13,8 +14,10 @@ import mlx.core as mx
 from ...emulator import EmulationError
 from . import build, kernel
 from .pretend import Pretend
+from .record import record as recording
 
 F = TypeVar("F", bound=Callable[..., Any])
+Folder = str | os.PathLike[str]
 
 _stack: list[Emulation] = []
 
@@ -31,22 +34,32 @@ class Emulation(ContextDecorator):
         errors: The errors of kernels, also those that the program has caught.
     """
 
-    def __init__(self, *, pretend: bool = False, unwritten: bool = True) -> None:
+    def __init__(
+        self, *, pretend: bool = False, unwritten: bool = True, record: Folder | None = None
+    ) -> None:
         self.pretend = Pretend() if pretend else None
         self.unwritten = unwritten
+        self.record = record
         self.launches: Counter[str] = Counter()
         self.errors: list[str] = []
 
     def _recreate_cm(self) -> Emulation:
         """Return an emulation of its own for each call of a decorated function."""
-        return Emulation(pretend=self.pretend is not None, unwritten=self.unwritten)
+        pretend = self.pretend is not None
+        return Emulation(pretend=pretend, unwritten=self.unwritten, record=self.record)
 
     def __enter__(self) -> Emulation:
         self._original = mx.fast.metal_kernel
+        self._recording = nullcontext() if self.record is None else recording(self.record)
         if _stack:
             _stack[-1].update()
         else:
             mx.fast.metal_kernel = kernel.metal_kernel(self._original, _mode)
+        try:
+            self._recording.__enter__()
+        except BaseException:
+            mx.fast.metal_kernel = self._original
+            raise
         _stack.append(self)
         if self.pretend:
             self.pretend.start()
@@ -71,7 +84,10 @@ class Emulation(ContextDecorator):
             if self.pretend:
                 self.pretend.stop()
             _stack.pop()
-            mx.fast.metal_kernel = self._original
+            try:
+                self._recording.__exit__(None, None, None)
+            finally:
+                mx.fast.metal_kernel = self._original
 
     def update(self) -> None:
         """Count the events since the last call, in this emulation and in those around it."""
@@ -85,9 +101,16 @@ class Emulation(ContextDecorator):
 @overload
 def emulate(function: F, /) -> F: ...
 @overload
-def emulate(*, pretend: bool = False, unwritten: bool = True) -> Emulation: ...
 def emulate(
-    function: Callable[..., Any] | None = None, /, *, pretend: bool = False, unwritten: bool = True
+    *, pretend: bool = False, unwritten: bool = True, record: Folder | None = None
+) -> Emulation: ...
+def emulate(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    pretend: bool = False,
+    unwritten: bool = True,
+    record: Folder | None = None,
 ) -> Any:
     """Run the kernels of `mx.fast.metal_kernel` on the CPU.
 
@@ -107,9 +130,10 @@ def emulate(
         pretend: Answer as on a Mac: `mx.metal.is_available()` is true, the default device is
             `mx.gpu`, and streams and devices of the GPU are accepted.
         unwritten: Report elements of outputs that no thread writes. They are NaN in any case.
+        record: A folder for the calls, as `mlxgen.metal.record`.
 
     Returns:
         The context manager, with the counts of `launches` and the `errors`; or the function.
     """
-    made = Emulation(pretend=pretend, unwritten=unwritten)
+    made = Emulation(pretend=pretend, unwritten=unwritten, record=record)
     return made if function is None else made(function)

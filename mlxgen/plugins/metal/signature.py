@@ -38,10 +38,14 @@ ATTRIBUTES = {
 }
 
 
+def named_type(name: str) -> str:
+    """Return Metal's name of a dtype of this name."""
+    return {"bool": "bool", "float32": "float"}.get(name, f"{name}_t")
+
+
 def type_name(dtype: Any) -> str:
     """Return Metal's name of one of MLX's dtypes."""
-    name = str(dtype).rpartition(".")[2]
-    return {"bool": "bool", "float32": "float"}.get(name, f"{name}_t")
+    return named_type(str(dtype).rpartition(".")[2])
 
 
 @dataclass(frozen=True)

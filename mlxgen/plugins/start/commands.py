@@ -22,7 +22,6 @@ import rich_click as click
 
 from ...command import operators
 from ...command.cli import FOLDER, Names, command, reason, require, settings_of
-from ...command.stub import kernel_stub
 from ...command.write import replace_file
 from ...diagnostics import LINE_BREAK, Diagnostics, Span
 from ...model.cpp import Declaration
@@ -30,6 +29,7 @@ from ...package import compat
 from ...read.settings import Settings
 from ...read.settings import load as load_settings
 from ...read.sources import Sources
+from ..common.stub import kernel_stub
 from . import origin
 
 if TYPE_CHECKING:

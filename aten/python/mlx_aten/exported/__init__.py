@@ -4,22 +4,24 @@
     logits = model(x)
 
 The steps, each in a module of its own: `archive` reads the file into the types of `program`,
-`functional` replaces operators that change arrays, `rewrites` uses fused operators, and `model`
-looks up all operators and makes an mlx.nn.Module.
+`functional` replaces operators that change arrays, `rewrites` uses fused operators, `packing`
+converts quantized weights, `operands` converts operands, and `model` looks up all operators and makes an mlx.nn.Module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import IO, Any
 
 from .archive import read
 from .functional import make_functional
 from .model import ExportedModel
-from .operators import Find, find
+from .operands import prepare
+from .operators import Find, Function, chosen_operators, find
 from .program import ExportError
-from .rewrites import chosen_rules, rewrite
+from .packing import pack
+from .rewrites import PACKED, chosen_rules, rewrite
 
 __all__ = ["ExportError", "ExportedModel", "from_exported"]
 
@@ -28,6 +30,7 @@ def from_exported(
     source: str | PathLike[str] | IO[bytes] | Any,
     *,
     rewrites: bool | Iterable[str] = True,
+    operators: Mapping[str, Function] | None = None,
     find: Find = find,
 ) -> ExportedModel:
     """Return a program of torch.export as a model of MLX.
@@ -37,6 +40,9 @@ def from_exported(
             needs torch.
         rewrites: whether patterns of the program become fused operators, or the names of the
             rewrites to use. `model.rewrites` lists what was done.
+        operators: functions for operators by name, such as `{"aten.relu": mx.abs}` or
+            `{"mylib::scale": f}`, with or without the overload. They get the arguments of torch's
+            operator, as arrays of MLX, and come before mlx_aten's and the rewrites.
         find: returns the function of an operator by name and overload, or None; by default,
             mlx_aten's.
 
@@ -47,5 +53,10 @@ def from_exported(
     rules = chosen_rules(rewrites)
     archive = read(source)
     make_functional(archive.program)
-    done = rewrite(archive.program, rules)
-    return ExportedModel(archive, done, find)
+    graph = archive.program.graph
+    own = chosen_operators(operators or {}, (node.target for node in graph.nodes))
+    done = rewrite(archive.program, rules, own)
+    if PACKED in rules and (packed := pack(archive, own)):
+        done[PACKED] = packed
+    prepare(graph)
+    return ExportedModel(archive, done, find, own)

@@ -306,7 +306,11 @@ class _Reader:
         with self.damage(record):
             for path, payload in described["config"].items():
                 if payload["use_pickle"]:
-                    raise self.error(f"'{path}' is not a plain tensor, but a pickled object")
+                    raise self.error(
+                        f"'{path}' is not a plain tensor, but a pickled object; if it is "
+                        "quantized, call torchao.utils.unwrap_tensor_subclass(model) before the "
+                        "export"
+                    )
                 _path(path)
                 source = folder + _text(payload["path_name"])
                 meta = payload["tensor_meta"]
@@ -657,7 +661,8 @@ def _place(metadata: Mapping[str, str]) -> Place:
     """Return the innermost module and frame that torch wrote."""
     # Modules are separated by semicolons: an identifier, the path and the class.
     module = metadata.get("nn_module_stack", "").rpartition(";")[2].split(",")
-    frames = metadata.get("stack_trace", "").strip().splitlines()
+    lines = metadata.get("stack_trace", "").strip().splitlines()
+    frames = [line for line in lines if line.strip(" ^~")]  # without marks below the code
     path = f"{module[1]} ({module[2]})" if len(module) == 3 and "_empty" not in module[0] else ""
     frame = ": ".join(line.strip() for line in frames[-2:])
     return Place(_printable(path.strip()), _printable(frame, 500))

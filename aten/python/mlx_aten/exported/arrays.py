@@ -220,6 +220,88 @@ def index_fill(self: mx.array, dim: int, index: mx.array, value: float | mx.arra
     return mx.where(chosen.reshape(along), mx.array(filled, self.dtype), self)
 
 
+def index_put(
+    self: mx.array,
+    indices: list[mx.array | None],
+    values: mx.array,
+    accumulate: bool = False,
+) -> mx.array:
+    """Return the array with values at indices of axes, or where a mask of one or more axes is true.
+
+    Raises:
+        ValueError: a mask is combined with other indices, or has another shape than its axes.
+    """
+    import mlx_aten
+
+    masks = [at for at, index in enumerate(indices) if is_mask(index)]
+    if not masks:
+        result: mx.array = mlx_aten.index_put(self, indices, values, accumulate)
+        return result
+    first, mask = masks[0], indices[masks[0]]
+    if mask is None or any(index is not None for at, index in enumerate(indices) if at != first):
+        raise ValueError("a mask together with other indices is not supported; use torch.where")
+    after = first + mask.ndim
+    if mask.shape != self.shape[first:after]:
+        raise ValueError(f"a mask of shape {mask.shape} does not fit an array of {self.shape}")
+    rest = self.ndim - after
+    if values.ndim > rest:  # there is an axis of the selected elements, in order
+        axis = values.ndim - rest - 1
+        if values.shape[axis] != 1:
+            order = mx.cumsum(mask.reshape(-1).astype(mx.int32)) - 1
+            values = mx.take(values, mx.clip(order, 0, max(values.shape[axis] - 1, 0)), axis=axis)
+            values = mx.unflatten(values, axis, mask.shape)
+        else:
+            values = mx.unflatten(values, axis, (1,) * mask.ndim)
+    mask = mask.reshape(*mask.shape, *(1,) * rest)
+    values = values.astype(self.dtype)
+    return mx.where(mask, self + values if accumulate else values, self)
+
+
+def is_mask(index: mx.array | None) -> bool:
+    """Return whether an index has bools."""
+    return index is not None and index.dtype == mx.bool_
+
+
+def fill_diagonal(self: mx.array, fill_value: float, wrap: bool = False) -> mx.array:
+    """Return the array with a number where all indices are equal.
+
+    Args:
+        wrap: whether the diagonal of a tall matrix begins again below its end.
+
+    Raises:
+        ValueError: the array has less than two axes, or more than two of different sizes.
+    """
+    if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
+        raise ValueError(f"an array of shape {self.shape} has no diagonal")
+    rows = mx.arange(self.shape[0]).reshape(-1, *(1,) * (self.ndim - 1))
+    chosen = mx.array(True)
+    for axis, n in enumerate(self.shape[1:], 1):
+        other = mx.arange(n).reshape(-1, *(1,) * (self.ndim - 1 - axis))
+        chosen = chosen & ((rows % (n + 1) if wrap and self.ndim == 2 else rows) == other)
+    return mx.where(chosen, mx.array(fill_value, self.dtype), self)
+
+
+def bincount(self: mx.array, weights: mx.array | None = None, minlength: int = 0) -> mx.array:
+    """Return how often each number occurs, or the sum of its weights.
+
+    The size of the result depends on the largest number, which is computed in each call.
+
+    Raises:
+        ValueError: a number or `minlength` is negative.
+    """
+    size = minlength
+    if self.size:
+        low, high = int(mx.min(self).item()), int(mx.max(self).item())
+        if low < 0:
+            raise ValueError(f"bincount of negative numbers, such as {low}")
+        size = max(minlength, high + 1)
+    if minlength < 0:
+        raise ValueError(f"minlength must not be negative, found {minlength}")
+    if weights is None:
+        return mx.zeros(size, mx.int64).at[self].add(mx.ones(self.shape, mx.int64))
+    return mx.zeros(size, weights.dtype).at[self].add(weights)
+
+
 def masked_scatter(self: mx.array, mask: mx.array, source: mx.array) -> mx.array:
     """Return the array with the elements of the source, in order, where the mask is true."""
     mask, self = mx.broadcast_arrays(mask, self)
@@ -482,6 +564,7 @@ FUNCTIONS: dict[str, Function] = {
     "aten.view.dtype": lambda self, dtype: self.view(dtype),
     "aten.swapdims.default": mx.swapaxes,
     "aten.adjoint.default": lambda self: _conj(mx.swapaxes(self, -1, -2)),
+    "aten.matrix_H.default": lambda self: _conj(mx.swapaxes(self, -1, -2)),
     "aten.mH.default": lambda self: _conj(mx.swapaxes(self, -1, -2)),
     "aten.rot90.default": rot90,
     "aten.fliplr.default": lambda self: _flipped(self, 1),
@@ -502,6 +585,10 @@ FUNCTIONS: dict[str, Function] = {
     "aten.native_channel_shuffle.default": channel_shuffle,
     "aten.index_fill.int_Scalar": index_fill,
     "aten.index_fill.int_Tensor": index_fill,
+    "aten.index_put.default": index_put,
+    "aten._unsafe_index_put.default": index_put,
+    "aten.fill_diagonal.default": fill_diagonal,
+    "aten.bincount.default": bincount,
     "aten.masked_scatter.default": masked_scatter,
     "aten.put.default": put,
     "aten.einsum.default": lambda equation, tensors, path=None: mx.einsum(equation, *tensors),

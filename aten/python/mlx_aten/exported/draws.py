@@ -65,6 +65,39 @@ def native_dropout(input: mx.array, p: float, train: bool | None) -> tuple[mx.ar
     return mx.where(kept, input / max(1 - p, 1e-30), 0), kept
 
 
+def attention(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    attn_mask: mx.array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> mx.array:
+    """Return scaled dot product attention, whose weights are dropped with a probability."""
+    if dropout_p == 0:
+        options = {"scale": scale, "enable_gqa": enable_gqa}
+        return importlib.import_module("mlx_aten").scaled_dot_product_attention(  # type: ignore[no-any-return]
+            query, key, value, attn_mask, dropout_p, is_causal, **options
+        )
+    if enable_gqa:
+        times = query.shape[-3] // key.shape[-3]
+        key, value = mx.repeat(key, times, axis=-3), mx.repeat(value, times, axis=-3)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query * scale) @ mx.swapaxes(key, -1, -2)
+    if is_causal:
+        attn_mask = mx.tri(*scores.shape[-2:]).astype(mx.bool_)
+    if attn_mask is not None and attn_mask.dtype == mx.bool_:
+        # A query without keys has the result 0.
+        scores = mx.where(attn_mask, scores, -math.inf)
+        hidden = mx.logical_not(mx.any(attn_mask, axis=-1, keepdims=True))
+        weights = mx.where(hidden, 0, mx.softmax(mx.where(hidden, 0, scores), axis=-1))
+    else:
+        weights = mx.softmax(scores if attn_mask is None else scores + attn_mask, axis=-1)
+    return dropout(weights, dropout_p, True) @ value
+
+
 def _alpha_dropped(input: mx.array, p: float, train: bool, shape: tuple[int, ...]) -> mx.array:
     """Drop to the negative limit of SELU, and restore mean 0 and variance 1."""
     if not train or p == 0:
@@ -142,6 +175,7 @@ def _ranges(function: Function, *defaults: Any) -> Function:
 
 FUNCTIONS: dict[str, Function] = {
     "aten.dropout.default": dropout,
+    "aten.scaled_dot_product_attention.default": attention,
     "aten.native_dropout.default": native_dropout,
     "aten.feature_dropout.default": feature_dropout,
     "aten.alpha_dropout.default": alpha_dropout,

@@ -54,16 +54,20 @@ CONVERSIONS = {
     *("aten.contiguous.default", "aten.to.device", "aten.to.dtype", "aten.to.dtype_layout"),
     *("aten.to.other", "aten.type_as.default"),
 }
-# Normalization in training: the operators that also return new running statistics, and how many
-# other results they have.
-STATISTICS = {
-    "aten.batch_norm.default": ("aten._native_batch_norm_legit_functional.default", 3),
-    "aten.native_batch_norm.default": ("aten._native_batch_norm_legit_functional.default", 3),
-    "aten._native_batch_norm_legit.default": (
-        "aten._native_batch_norm_legit_functional.default",
-        3,
+# Operators that change some of their arguments: the operator that returns the new ones after its
+# other results, the number of these, and the changed arguments.
+_STATISTICS = ("running_mean", "running_var")
+_BATCH_NORM = ("aten._native_batch_norm_legit_functional.default", 3, _STATISTICS)
+CHANGES = {
+    "aten.batch_norm.default": _BATCH_NORM,
+    "aten.native_batch_norm.default": _BATCH_NORM,
+    "aten._native_batch_norm_legit.default": _BATCH_NORM,
+    "aten.instance_norm.default": ("mlx.instance_norm", 1, _STATISTICS),
+    "aten.fused_moving_avg_obs_fake_quant.default": (
+        "mlx.moving_average_fake_quantize",
+        1,
+        ("running_min", "running_max", "scale", "zero_point"),
     ),
-    "aten.instance_norm.default": ("mlx.instance_norm", 1),
 }
 # Operators that change the shape of an array in place, for which nothing is implemented.
 RESHAPED = {
@@ -108,6 +112,8 @@ class _Functional:
         self.version: dict[str, int] = {}  # changes of a source, and those that its views know
         self.unsure: dict[str, str] = {}  # results that perhaps share memory: the operator
         self.names = (f"functional.{i}" for i in count())  # no name in a file has a dot
+        self.same: dict[str, str] = {}  # of the result of an in-place operator: the changed array
+        self.records = True  # whether torch records gradients
 
     def run(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -131,8 +137,8 @@ class _Functional:
             node = replace(node, target="mlx.as_strided", inputs=self.inputs(node))
             self.emit(node)
             self.note_view(node)
-        elif node.target in STATISTICS and self.changes_statistics(node):
-            self.normalization(node)
+        elif node.target in CHANGES and self.changes_arguments(node):
+            self.with_changes(node)
         elif isinstance(node.get("out"), Ref):
             self.into(node, node.get("out").name)
         elif kind.startswith("aten.") and kind.endswith("_") and not kind.endswith("__"):
@@ -266,27 +272,25 @@ class _Functional:
             elements = inputs[1] if len(inputs) > 1 else Input("src", 0)
             inputs = (inputs[0], replace(elements, name="src"))
             self.emit(Node(node.name, "aten.copy.default", inputs, new, node.place))
-        elif self.may_promote(node):
-            promoted = next(self.names)
-            self.emit(Node(node.name, f"{kind}.{overload}", inputs, promoted, node.place))
-            inputs = (Input("self", Ref(promoted)), Input("dtype", self.tensors[target].dtype))
-            self.emit(Node(node.name, "aten.to.dtype", inputs, new, node.place))
         else:
             self.emit(Node(node.name, f"{kind}.{overload}", inputs, new, node.place))
         self.change(node, target, new)
 
     def into(self, node: Node, target: str) -> None:
         """Compute the new content of the argument `out`."""
-        result, new = next(self.names), next(self.names)
+        new = next(self.names)
         inputs = tuple(i for i in self.inputs(node) if i.name != "out")
-        self.emit(replace(node, inputs=inputs, output=result))
-        dtype = Input("dtype", self.tensors[target].dtype)
-        self.emit(Node(node.name, "aten.to.dtype", (Input("self", Ref(result)), dtype), new))
+        self.emit(replace(node, inputs=inputs, output=new))
         self.change(node, target, new)
 
     def change(self, node: Node, target: str, new: str) -> None:
         """Make `new` the content of the array that a node changes and returns."""
         self.copy_type(target, new)
+        if not self.records:
+            value, new = new, next(self.names)
+            self.copy_type(target, new)
+            inputs = (Input("old", self.read(target)), Input("new", Ref(value)))
+            self.emit(Node(node.name, "mlx.straight_through", inputs, new, node.place))
         self.write(target, new, node)
         for name in node.outputs():  # the result is the changed array itself
             alias = Node("", "aten.alias.default", (Input("self", Ref(target)),), name)
@@ -294,51 +298,61 @@ class _Functional:
             self.version[name] = self.version[self.root(name)]
             self.current[name] = new
             self.copy_type(target, name)
+            self.same[name] = target
 
-    def may_promote(self, node: Node) -> bool:
-        """Return whether the operator's result can have another dtype than the changed array."""
-        before = self.tensors[node.inputs[0].value.name]
-        others = (self.tensors.get(name) for i in node.inputs[1:] for name in refs_of(i.value))
-        return any(other is not None and other.dtype != before.dtype for other in others)
+    def changes_arguments(self, node: Node) -> bool:
+        training = node.get("training", node.get("use_input_stats", True))
+        return bool(training) and isinstance(node.get(CHANGES[node.target][2][0]), Ref)
 
-    def changes_statistics(self, node: Node) -> bool:
-        training = node.get("training", node.get("use_input_stats"))
-        return bool(training) and isinstance(node.get("running_mean"), Ref)
-
-    def normalization(self, node: Node) -> None:
-        """Replace a normalization in training by one that returns the new statistics."""
-        target, results = STATISTICS[node.target]
+    def with_changes(self, node: Node) -> None:
+        """Replace an operator by one that also returns the new content of some arguments."""
+        target, results, arguments = CHANGES[node.target]
         names = [*node.outputs(), *(next(self.names) for _ in range(results))][:results]
-        statistics = [node.get("running_mean").name, node.get("running_var").name]
-        changed = [next(self.names) for _ in statistics]
-        inputs = self.inputs(node)[:8]  # without cudnn_enabled
+        changed = [next(self.names) for _ in arguments]
+        inputs = tuple(i for i in self.inputs(node) if i.name != "cudnn_enabled")
         self.emit(Node(node.name, target, inputs, (*names, *changed), node.place))
-        for name, new in zip(statistics, changed, strict=True):
-            self.copy_type(name, new)
-            self.write(name, new, node)
+        for argument, new in zip(arguments, changed, strict=True):
+            self.copy_type(node.get(argument).name, new)
+            self.write(node.get(argument).name, new, node)
 
     def inline(
         self, node: Node, graph: Graph, given: tuple[Input, ...], differentiable: bool
     ) -> None:
-        """Add the nodes of a submodule; without gradients, its results are constants."""
+        """Add the nodes of a submodule; without gradients, its own results are constants.
+
+        An array from outside that it changes keeps its gradient: that of its new content is that of
+        the array.
+        """
         renamed = {
             name: self.read(i.value.name).name for name, i in zip(graph.inputs, given, strict=True)
         }
+        own = set()
         for inner in graph.nodes:
             for name in inner.outputs():
                 renamed[name] = next(self.names)
+                own.add(renamed[name])
         for name, tensor in graph.tensors.items():
             self.tensors.setdefault(renamed.get(name, name), tensor)
+        outside, self.records = self.records, differentiable
         for inner in graph.nodes:
             inputs = tuple(
                 replace(i, value=replace_refs(i.value, lambda name: Ref(renamed.get(name, name))))
                 for i in inner.inputs
             )
             self.add(replace(inner, inputs=inputs, output=_renamed(inner.output, renamed)))
+        self.records = outside
         for name, value in zip(names_of(node.output), _flat(graph.outputs), strict=True):
             value = replace_refs(value, lambda inner: Ref(renamed.get(inner, inner)))
-            target = "aten.alias.default" if differentiable else "aten.detach.default"
+            constant = not differentiable and self.array_of(value) in own
+            target = "aten.detach.default" if constant else "aten.alias.default"
             self.add(Node(name, target, (Input("self", value),), name, node.place))
+
+    def array_of(self, value: Value) -> str:
+        """Return the array that in-place operators changed and returned as this value."""
+        name: str = value.name
+        while name in self.same:
+            name = self.same[name]
+        return name
 
 
 def _is_view(before: Tensor, after: Tensor) -> bool | None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import mlx.core as mx
 
+from . import fused
+
 Function = Callable[..., Any]
 
 
@@ -151,6 +153,30 @@ def _padded_conv(name: str, count: int) -> Function:
     return conv
 
 
+def _grouped(name: str, place: int) -> Function:
+    """Return a convolution that convolves groups over three axes one by one, which MLX cannot.
+
+    Args:
+        place: the position of `groups` among the arguments.
+    """
+
+    def conv(input: mx.array, weight: mx.array, bias: mx.array | None = None, *rest: Any) -> Any:
+        groups = rest[place - 3] if len(rest) > place - 3 else 1
+        if groups <= 1 or weight.ndim < 5:
+            return _aten(name)(input, weight, bias, *rest)
+        channels = input.ndim - 4
+        if input.shape[channels] % groups or weight.shape[0] % groups:
+            raise ValueError(f"{groups} groups do not divide the channels")
+        biases = [None] * groups if bias is None else mx.split(bias, groups)
+        once = [*rest[: place - 3], 1, *rest[place - 2 :]]
+        parts = zip(
+            mx.split(input, groups, axis=channels), mx.split(weight, groups), biases, strict=True
+        )
+        return mx.concatenate([_aten(name)(*part, *once) for part in parts], axis=channels)
+
+    return conv
+
+
 def _pool_1d(name: str, *lists: str) -> Function:
     """Return a pooling of the last axis, by the operator for two axes."""
 
@@ -216,8 +242,8 @@ def bilinear(
     input1: mx.array, input2: mx.array, weight: mx.array, bias: mx.array | None = None
 ) -> mx.array:
     """Return a product of each output's matrix with two vectors."""
-    outer = input1[..., :, None] * input2[..., None, :]
-    result = outer.reshape(*outer.shape[:-2], -1) @ weight.reshape(weight.shape[0], -1).T
+    outer = mx.flatten(input1[..., :, None] * input2[..., None, :], -2)
+    result = outer @ mx.flatten(weight, 1).T
     return result if bias is None else result + bias
 
 
@@ -236,6 +262,20 @@ def trilinear(
         mx.expand_dims(x, list(axes)) for x, axes in ((i1, expand1), (i2, expand2), (i3, expand3))
     ]
     return mx.sum(arrays[0] * arrays[1] * arrays[2], axis=list(sumdim))
+
+
+def _variance(name: str) -> Function:
+    """Return a function of axes, `unbiased` and `keepdim`, which mlx_aten lacks."""
+
+    def call(
+        self: mx.array,
+        dim: int | Sequence[int] | None = None,
+        unbiased: bool = True,
+        keepdim: bool = False,
+    ) -> Any:
+        return _aten(name)(self, dim, correction=int(unbiased), keepdim=keepdim)
+
+    return call
 
 
 def std_mean(
@@ -270,6 +310,113 @@ def grouped_mm(input: mx.array, weight: mx.array, offs: mx.array, *_: None) -> m
     group = mx.minimum(mx.sum(rows >= offs, axis=1), weight.shape[0] - 1)
     product = mx.gather_mm(input[:, None], weight, rhs_indices=group, sorted_indices=True)
     return mx.where(rows < offs[-1], product[:, 0], 0)
+
+
+def embedding_renorm(
+    self: mx.array, indices: mx.array, max_norm: float, norm_type: float
+) -> mx.array:
+    """Return the rows; those at the indices are shortened to a length of at most `max_norm`."""
+    indices = indices.reshape(-1)
+    rows = mx.take(self, indices, axis=0)
+    lengths = _aten("linalg_vector_norm")(rows, norm_type, [-1], True)
+    shortened = mx.where(lengths > max_norm, rows * (max_norm / (lengths + 1e-7)), rows)
+    result = mx.array(self)
+    result[indices] = shortened
+    return result
+
+
+# Attention of torch.nn.Transformer, in the form of its fused operators of inference.
+
+
+def native_attention(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: mx.array,
+    qkv_bias: mx.array,
+    proj_weight: mx.array,
+    proj_bias: mx.array,
+    mask: mx.array | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[mx.array, mx.array]:
+    """Return multi-head attention over (batch, length, embed_dim), and its weights if needed.
+
+    Args:
+        mask: not 0 where a key is hidden.
+        mask_type: the axes of the mask: (query, key) for 0, (batch, key) for 1, and (batch, head,
+            query, key) for 2.
+    """
+    projections = zip(
+        (query, key, value), mx.split(qkv_weight, 3), mx.split(qkv_bias, 3), strict=True
+    )
+    q, k, v = (
+        mx.swapaxes(mx.unflatten(x @ w.T + b, -1, (num_head, -1)), 1, 2) for x, w, b in projections
+    )
+    visible = None if mask is None else mask == 0
+    if visible is not None and mask_type == 1:
+        visible = visible[:, None, None]
+    if need_weights:
+        scores = (q @ mx.swapaxes(k, -1, -2)) * q.shape[-1] ** -0.5
+        scores = scores if visible is None else mx.where(visible, scores, -math.inf)
+        weights = mx.softmax(scores, axis=-1)
+        result = weights @ v
+        weights = mx.mean(weights, axis=1) if average_attn_weights else weights
+    else:
+        result, weights = fused.attention(q, k, v, visible, False, None), mx.zeros(0, q.dtype)
+    result = mx.flatten(mx.swapaxes(result, 1, 2), -2)
+    return result @ proj_weight.T + proj_bias, weights
+
+
+def transformer_encoder_layer(
+    src: mx.array,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: mx.array,
+    qkv_bias: mx.array,
+    proj_weight: mx.array,
+    proj_bias: mx.array,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: mx.array,
+    norm_bias_1: mx.array,
+    norm_weight_2: mx.array,
+    norm_bias_2: mx.array,
+    ffn_weight_1: mx.array,
+    ffn_bias_1: mx.array,
+    ffn_weight_2: mx.array,
+    ffn_bias_2: mx.array,
+    mask: mx.array | None = None,
+    mask_type: int | None = None,
+) -> mx.array:
+    """Return a layer of torch.nn.TransformerEncoder, without dropout."""
+
+    def attend(x: mx.array) -> mx.array:
+        weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+        return native_attention(
+            x, x, x, embed_dim, num_heads, *weights, mask, False, mask_type=mask_type
+        )[0]
+
+    def feed_forward(x: mx.array) -> mx.array:
+        hidden = x @ ffn_weight_1.T + ffn_bias_1
+        hidden = _aten("gelu")(hidden) if use_gelu else mx.maximum(hidden, 0)
+        return hidden @ ffn_weight_2.T + ffn_bias_2
+
+    def norm_1(x: mx.array) -> mx.array:
+        return mx.fast.layer_norm(x, norm_weight_1, norm_bias_1, eps)
+
+    def norm_2(x: mx.array) -> mx.array:
+        return mx.fast.layer_norm(x, norm_weight_2, norm_bias_2, eps)
+
+    if norm_first:
+        src = src + attend(norm_1(src))
+        return src + feed_forward(norm_2(src))
+    src = norm_1(src + attend(src))
+    return norm_2(src + feed_forward(src))
 
 
 # Sampling at places of a grid.
@@ -333,21 +480,28 @@ def grid_sampler(
             taps.append(list(zip(places, weights, strict=True)))
             continue
         x = _inside(x, n, padding_mode, align_corners)
+        if padding_mode:
+            x = mx.where(mx.isnan(x), 0, x)
         if interpolation_mode == 1:
             taps.append([(mx.round(x), None)])
         else:
             first = mx.stop_gradient(mx.floor(x))
             taps.append([(first, first + 1 - x), (first + 1, x - first)])
-    flat = input.reshape(*input.shape[:2], -1)
-    result = mx.zeros((*input.shape[:2], grid[..., 0].size // grid.shape[0]), input.dtype)
+    flat = mx.flatten(input, 2)
+    result = mx.zeros((*input.shape[:2], math.prod(grid.shape[1:-1])), input.dtype)
     for corner in product(*taps):
         index = mx.zeros(grid.shape[:-1], mx.int32)
         weight = mx.ones(grid.shape[:-1], input.dtype)
+        inside = mx.ones(grid.shape[:-1], mx.bool_)
         for (place, factor), n in zip(corner, sizes, strict=True):
-            index = index * n + mx.stop_gradient(mx.clip(place, 0, n - 1)).astype(mx.int32)
-            weight = mx.where((place >= 0) & (place < n), weight, 0)
+            nearest = mx.where(mx.isnan(place), 0, mx.clip(place, 0, n - 1))
+            index = index * n + mx.stop_gradient(nearest).astype(mx.int32)
+            inside = inside & (place >= 0) & (place < n)
             weight = weight if factor is None else weight * factor
-        index = index.reshape(index.shape[0], 1, -1)
+        # In torch, NaN in a grid over two axes makes the result NaN, and 0 over three.
+        known = inside if len(sizes) == 3 else inside | mx.isnan(weight)
+        weight = mx.where(known, weight, 0)
+        index = mx.flatten(index, 1)[:, None]
         found = mx.take_along_axis(
             flat, mx.broadcast_to(index, (*flat.shape[:2], index.shape[-1])), axis=-1
         )
@@ -473,6 +627,9 @@ FUNCTIONS: dict[str, Function] = {
     "aten._weight_norm.default": lambda v, g, dim=0: weight_norm(v, g, dim)[0],
     "aten._weight_norm_interface.default": weight_norm,
     **{f"aten.conv{n}d.padding": _padded_conv(f"conv{n}d", n) for n in (1, 2, 3)},
+    "aten.conv3d.default": _grouped("conv3d", 6),
+    "aten.conv_transpose3d.input": _grouped("conv_transpose3d", 6),
+    "aten.convolution.default": _grouped("convolution", 8),
     "aten.max_pool1d.default": lambda *args, **kwargs: _max_pool1d_with_indices(*args, **kwargs)[0],
     "aten.max_pool1d_with_indices.default": _max_pool1d_with_indices,
     "aten.avg_pool1d.default": _pool_1d("avg_pool2d", *_WINDOW, "ceil_mode", "count_include_pad"),
@@ -482,10 +639,14 @@ FUNCTIONS: dict[str, Function] = {
     "aten.embedding_bag.padding_idx": embedding_bag,
     "aten._embedding_bag.default": embedding_bag,
     "aten._embedding_bag_forward_only.default": embedding_bag,
+    "aten.embedding_renorm.default": embedding_renorm,
+    "aten._native_multi_head_attention.default": native_attention,
+    "aten._transformer_encoder_layer_fwd.default": transformer_encoder_layer,
     "aten.bilinear.default": bilinear,
     "aten._trilinear.default": trilinear,
     "aten.std_mean.default": lambda self, unbiased=True: std_mean(self, None, unbiased),
     "aten.std_mean.dim": std_mean,
+    "aten.var_mean.dim": _variance("var_mean"),
     "aten.std_mean.correction": std_mean,
     "aten.cdist.default": lambda x1, x2, p=2, compute_mode=None: _aten("_cdist_forward")(
         x1, x2, p, compute_mode

@@ -8,7 +8,7 @@ arrays of that tree; constants of the program and buffers that a state dict lack
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -19,6 +19,7 @@ import mlx.nn as nn
 from mlx.utils import tree_unflatten
 
 from .archive import Archive
+from .operands import LISTS
 from .operators import (
     DROPPED,
     FUNCTIONS,
@@ -27,6 +28,7 @@ from .operators import (
     WRITES,
     Find,
     Function,
+    advice,
     lookup,
 )
 from .program import ExportError, Graph, Input, Leaf, Node, Program, Ref, refs_of, replace_refs
@@ -69,7 +71,13 @@ class ExportedModel(Part):
         tied: paths of parameters that are other parameters, with the paths of those.
     """
 
-    def __init__(self, archive: Archive, rewrites: dict[str, list[str]], find: Find) -> None:
+    def __init__(
+        self,
+        archive: Archive,
+        rewrites: dict[str, list[str]],
+        find: Find,
+        operators: Mapping[str, Function],
+    ) -> None:
         super().__init__()
         program, weights = archive.program, archive.weights
         signature = program.signature
@@ -97,7 +105,9 @@ class ExportedModel(Part):
         _fill(self, entries)
         for path in (p for p in signature.parameters.values() if not weights[p].trained):
             self._freeze(_keys(own.tied.get(path, path)))
-        own.run = _runner(program.graph, find, program.file)
+        own.run = _runner(
+            program.graph, lambda target: lookup(target, find, operators), operators, program.file
+        )
 
     @property
     def input_tree(self) -> TreeSpec:
@@ -177,6 +187,10 @@ class _Exported:
     where: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of the graph's inputs
     fixed: dict[str, mx.array] = field(default_factory=dict)  # constants by the graph's input
     run: Run = None  # type: ignore[assignment]  # set last: the operators are looked up then
+
+    def __deepcopy__(self, memo: Any) -> _Exported:
+        """Return the same object: nothing changes it after the model is made."""
+        return self
 
 
 MAX_GAPS = 10_000  # of the numbers in paths, each of which becomes an empty module
@@ -376,30 +390,39 @@ def _array(program: Program, leaf: Leaf, value: Any, sizes: dict[str, tuple[int,
 # Running.
 
 
-def _runner(graph: Graph, find: Find, file: str) -> Run:
+def _runner(
+    graph: Graph,
+    lookup: Callable[[str], Function | None],
+    operators: Container[str],
+    file: str,
+) -> Run:
     """Return a function from the graph's inputs to its outputs.
+
+    Args:
+        operators: the targets that have functions of the caller.
 
     Raises an ExportError that lists all operators without a function.
     """
     missing: dict[str, list[Node]] = {}
     steps = []
+    dtypes = {name: tensor.dtype for name, tensor in graph.tensors.items()}
     for node in graph.nodes:
-        function = lookup(node.target, find)
+        function = lookup(node.target)
         if function is not None:
-            _check_arguments(node, file)
-        if _depends_on_values(node, graph):
+            _check_arguments(node, file, node.target in operators)
+        if node.target not in operators and _depends_on_values(node, graph):
             missing.setdefault(f"{node.target} with an index of bools", []).append(node)
             continue
         if node.target == "mlx.write_view":
-            view = lookup(node.get("view"), find)
+            view = lookup(node.get("view"))
             if view is None or function is None:
                 missing.setdefault(node.get("view"), []).append(node)
                 continue
-            steps.append(_write_step(node, view, function, file))
+            steps.append(_write_step(node, view, function, dtypes, file))
         elif function is None:
             missing.setdefault(node.target, []).append(node)
         else:
-            steps.append(_step(node, function, file))
+            steps.append(_step(node, function, dtypes, file))
     if missing:
         raise ExportError(_missing_message(missing, file))
     last: list[list[str]] = [[] for _ in steps]  # the values that no later step reads
@@ -420,12 +443,12 @@ def _runner(graph: Graph, find: Find, file: str) -> Run:
     return run
 
 
-def _check_arguments(node: Node, file: str) -> None:
-    """Check that an operator gets values only, by names that it has in torch."""
+def _check_arguments(node: Node, file: str, own: bool) -> None:
+    """Check that an operator gets values only, by names that it has in torch or is the caller's."""
     for argument in node.inputs:
         if isinstance(argument.value, Graph | Mapping):
             what = f"the argument '{argument.name}', which is not a value"
-        elif argument.keyword and not _has(node.target, argument.name):
+        elif argument.keyword and not own and not _has(node.target, argument.name):
             what = f"the argument '{argument.name}', which the operator lacks"
         elif not _are_sizes(argument.value):
             what = f"the argument '{argument.name}', a list with an integer beyond 32 bits"
@@ -463,14 +486,17 @@ def _has(target: str, name: str) -> bool:
 
 def _depends_on_values(node: Node, graph: Graph) -> bool:
     """Return whether the shape of a result depends on values, which MLX's arrays cannot have."""
-    if node.target not in ("aten.index.Tensor", "aten._unsafe_index.Tensor"):
+    if node.target.rpartition(".")[0] not in LISTS:
         return False
-    indices = (graph.tensors.get(name) for name in refs_of(node.get("indices")))
-    return any(index is not None and index.dtype == mx.bool_ for index in indices)
+    indices = [graph.tensors.get(name) for name in refs_of(node.get("indices"))]
+    if not any(index is not None and index.dtype == mx.bool_ for index in indices):
+        return False
+    return "index_put" not in node.target or len(indices) > 1
 
 
 Values = dict[str, Any]
 Step = Callable[[Values], None]
+Dtypes = Mapping[str, mx.Dtype | None]
 
 
 def _arguments(inputs: Iterable[Input]) -> Callable[[Values], tuple[list[Any], dict[str, Any]]]:
@@ -504,13 +530,13 @@ def _arguments(inputs: Iterable[Input]) -> Callable[[Values], tuple[list[Any], d
     return arguments
 
 
-def _step(node: Node, function: Function, file: str) -> Step:
+def _step(node: Node, function: Function, dtypes: Dtypes, file: str) -> Step:
     arguments = _arguments(node.inputs)
 
     def step(values: Values) -> None:
         try:
             positional, named = arguments(values)
-            _store(values, node.output, function(*positional, **named))
+            _store(values, node.output, function(*positional, **named), dtypes)
         except Exception as error:
             raise _failure(node, error, file) from error
 
@@ -519,10 +545,16 @@ def _step(node: Node, function: Function, file: str) -> Step:
 
 def _failure(node: Node, error: Exception, file: str) -> ExportError:
     at = f"from {node.target} in node '{node.name}'{_where(node)}"
-    return ExportError(f"{file}: {error}, {at}")
+    text = str(error)
+    if isinstance(error, TypeError) and "incompatible function arguments" in text:
+        given = text.partition("Invoked with types:")[2].strip()
+        text = f"mlx_aten has no form of the operator for the arguments ({given})"
+    return ExportError(f"{file}: {text}, {at}")
 
 
-def _write_step(node: Node, view: Function, write: Function, file: str) -> Step:
+def _write_step(
+    node: Node, view: Function, write: Function, dtypes: Dtypes, file: str
+) -> Step:
     source, elements, kind, position, *others = node.inputs
     arguments = _arguments(others)
     direct = WRITES.get(kind.value)
@@ -537,24 +569,33 @@ def _write_step(node: Node, view: Function, write: Function, file: str) -> Step:
                 result = direct(array, new, *positional, **named)
             else:
                 result = write(array, new, at, lambda x: view(x, *positional, **named))
-            _store(values, node.output, result)
+            _store(values, node.output, result, dtypes)
         except Exception as error:
             raise _failure(node, error, file) from error
 
     return step
 
 
-def _store(values: dict[str, Any], output: Any, result: Any) -> None:
+def _has_float64() -> bool:
+    return mx.default_device().type == mx.cpu
+
+
+def _store(values: Values, output: Any, result: Any, dtypes: Dtypes) -> None:
+    """Store the results of an operator, with the dtypes that they have in torch."""
     if isinstance(output, str):
-        if isinstance(result, mx.array) and not mx.issubdtype(result.dtype, mx.inexact):
-            # Integers have no gradients in torch; in MLX, those of scatters raise.
-            result = mx.stop_gradient(result)
+        if isinstance(result, mx.array):
+            dtype = dtypes.get(output) or result.dtype
+            if result.dtype != dtype and (dtype != mx.float64 or _has_float64()):
+                result = result.astype(dtype)
+            if not mx.issubdtype(dtype, mx.inexact):
+                # Integers have no gradients in torch; in MLX, those of scatters raise.
+                result = mx.stop_gradient(result)
         values[output] = result
     elif output is not None:
         if not isinstance(result, list | tuple) or len(result) < len(output):
             raise ValueError(f"the operator does not return {len(output)} results")
         for name, item in zip(output, result, strict=False):
-            _store(values, name, item)
+            _store(values, name, item, dtypes)
 
 
 def _where(node: Node) -> str:
@@ -564,10 +605,21 @@ def _where(node: Node) -> str:
     return module + (f"\n    {place.frame}" if place.frame else "")
 
 
+def _base(target: str) -> str:
+    """Return the name of an operator without its overload."""
+    return target.partition(" ")[0].rpartition(".")[0]
+
+
 def _missing_message(missing: dict[str, list[Node]], file: str) -> str:
     count = "1 operator" if len(missing) == 1 else f"{len(missing)} operators"
     lines = [f"{file}: the program needs {count} that mlx_aten lacks:"]
     for target, nodes in sorted(missing.items()):
         times = "once" if len(nodes) == 1 else f"{len(nodes)} times, first"
         lines.append(f"  {target}, {times} in node '{nodes[0].name}'{_where(nodes[0])}")
+        if hint := advice(target):
+            lines.append(f"    {hint}")
+    lines.append(
+        "exported.run_decompositions() in torch replaces many operators by simpler ones. Or give a "
+        f"function over MLX's arrays: from_exported(.., operators={{'{_base(min(missing))}': f}})"
+    )
     return "\n".join(lines)

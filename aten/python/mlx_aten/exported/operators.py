@@ -13,13 +13,15 @@ from __future__ import annotations
 import importlib
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
 import mlx.core as mx
 
-from . import arrays, draws, fused, layers, recurrent
+from . import arrays, draws, fused, layers, quantized, recurrent
+from .operands import inside
 
 Function = Callable[..., Any]
 Find = Callable[[str, str], Function | None]
@@ -33,7 +35,6 @@ SAME = {
     "__rshift__": "bitwise_right_shift",
     "_prelu_kernel": "prelu",
     "_unsafe_index": "index",
-    "_unsafe_index_put": "index_put",
     "concat": "cat",
     "det": "linalg_det",
     "unsafe_chunk": "chunk",
@@ -65,13 +66,69 @@ def _operators() -> Mapping[str, Function]:
     return {name: getattr(extension, name) for name in names if name != "dispatch_table"}
 
 
-def lookup(target: str, find: Find) -> Function | None:
-    """Return the function of a node's target, or None."""
-    if target in FUNCTIONS:
-        return FUNCTIONS[target]
+def lookup(target: str, find: Find, own: Mapping[str, Function]) -> Function | None:
+    """Return the function of a node's target, or None; the caller's own come first."""
+    if target in own or target in FUNCTIONS:
+        return own.get(target) or FUNCTIONS[target]
     namespace, _, rest = target.partition(".")
     name, _, overload = rest.rpartition(".")
     return find(name, overload) if namespace == "aten" else None
+
+
+def chosen_operators(
+    operators: Mapping[str, Function], targets: Iterable[str]
+) -> dict[str, Function]:
+    """Return the caller's functions by the targets of a program.
+
+    Raises:
+        TypeError: the operators are not functions by name.
+        ValueError: a name is not that of an operator of torch.
+    """
+    if not isinstance(operators, Mapping):
+        raise TypeError(f"operators must be a dict of functions, not {_kind(operators)}")
+    own = {}
+    for name, function in operators.items():
+        if not isinstance(name, str) or not callable(function):
+            raise TypeError(f"operators must be functions by name, found {name!r}: {function!r}")
+        own[name.replace("::", ".")] = function
+        namespace, _, rest = name.replace("::", ".").partition(".")
+        if not namespace or not rest or namespace == "mlx":
+            raise ValueError(f"'{name}' is not the name of an operator, such as 'aten.relu'")
+    found = {}
+    for target in targets:
+        function = own.get(target) or own.get(target.rpartition(".")[0])
+        if function is not None:
+            found[target] = function
+    return found
+
+
+# What to write instead of operators without a counterpart.
+INSTEAD = {
+    **dict.fromkeys(
+        ("nonzero", "masked_select", "unique", "_unique2", "unique_consecutive", "unique_dim"),
+        "the shape of its result depends on values; use torch.where or a fixed number of elements",
+    ),
+    **dict.fromkeys(("cond", "while_loop", "scan", "map_impl"), "compute it with torch.where"),
+    **dict.fromkeys(
+        ("wrap_with_autocast", "autocast"), "export the model without autocast, in one dtype"
+    ),
+    **dict.fromkeys(
+        ("unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "resize_", "as_strided_"),
+        "use the operator without the underscore",
+    ),
+}
+
+
+def advice(target: str) -> str:
+    """Return what to do about a missing operator, or the name of the nearest one."""
+    name = target.split(".")[1].partition(" ")[0]
+    if " " in target:
+        return "x[mask] has as many elements as the mask has true ones; use torch.where"
+    if name in INSTEAD:
+        return INSTEAD[name]
+    known = {*_operators(), *SAME, *(known.split(".")[1] for known in FUNCTIONS if "aten." in known)}
+    near = get_close_matches(name, known - {name}, 1, 0.7)
+    return f"the nearest operator is aten.{near[0]}" if near else ""
 
 
 def _same(self: mx.array) -> mx.array:
@@ -170,11 +227,17 @@ def _reshaped_back(source: mx.array, elements: mx.array, *_: Any, **__: Any) -> 
     return elements.reshape(source.shape)
 
 
+def _matrix_exp(self: mx.array) -> mx.array:
+    result: mx.array = importlib.import_module("mlxops.linalg").matrix_exp(self)
+    return result
+
+
 # Returns the source with new elements, by the view: (source, elements, *the view's arguments).
 WRITES: dict[str, Function] = {
     "aten.slice.Tensor": _bounded("slice_scatter"),
     "aten.select.int": _renamed("select_scatter"),
     "aten.transpose.int": lambda source, elements, dim0, dim1: mx.swapaxes(elements, dim0, dim1),
+    "aten.detach.default": quantized.straight_through,
     **{
         f"aten.{name}": _reshaped_back
         for name in (
@@ -204,6 +267,8 @@ FUNCTIONS: dict[str, Function] = {
     # Under mx.compile, MLX raises an error: the number would be a constant.
     "aten.item.default": lambda self: self.item(),
     "aten._local_scalar_dense.default": lambda self: self.item(),
+    "aten.matrix_exp.default": _matrix_exp,
+    "aten.linalg_matrix_exp.default": _matrix_exp,
     "aten.lstm.input": recurrent.lstm,
     "aten.gru.input": recurrent.gru,
     "aten.rnn_tanh.input": recurrent.rnn_tanh,
@@ -213,9 +278,12 @@ FUNCTIONS: dict[str, Function] = {
     "aten.rnn_tanh_cell.default": recurrent.rnn_tanh_cell,
     "aten.rnn_relu_cell.default": recurrent.rnn_relu_cell,
     "mlx.write_view": _write_view,
+    "mlx.straight_through": quantized.straight_through,
+    "mlx.inside": inside,
     **arrays.FUNCTIONS,
     **draws.FUNCTIONS,
     **layers.FUNCTIONS,
+    **quantized.FUNCTIONS,
     **{f"mlx.{name}": function for name, function in fused.FUNCTIONS.items()},
     # Arithmetic with sizes.
     **{

@@ -8,7 +8,7 @@ else reads them, so that a rewrite never changes what the program computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,6 +70,7 @@ class Rule:
     first_result: bool = False  # the operator has others, which must be unused
 
 
+PACKED = "quantized_matmul"  # see packing.py
 UNKNOWN = Tensor(None, (), ())
 
 
@@ -93,7 +94,8 @@ DEFAULTS = {"alpha": 1, "half_to_float": False, "rounding_mode": None, "dtype": 
 
 
 class _Matcher:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, own: Container[str]) -> None:
+        self.own = own
         self.producers = {name: node for node in graph.nodes for name in node.outputs()}
         self.tensors = graph.tensors
 
@@ -116,7 +118,10 @@ class _Matcher:
 
     def match_node(self, pattern: Op, node: Node, found: Match) -> Match | None:
         """Return the holes of a match of the node."""
-        if node.target.removeprefix("aten.") not in pattern.targets.split():
+        if (
+            node.target in self.own
+            or node.target.removeprefix("aten.") not in pattern.targets.split()
+        ):
             return None
         values = [argument.value for argument in node.inputs]
         if len(values) < len(pattern.args):
@@ -151,7 +156,7 @@ class _Matcher:
             yield pattern.args[::-1]
 
 
-def simplify(graph: Graph) -> None:
+def simplify(graph: Graph, own: Container[str]) -> None:
     """Remove operators that return their argument: copies, and conversions to the same dtype."""
     same: dict[str, Ref] = {}
     nodes = []
@@ -163,7 +168,8 @@ def simplify(graph: Graph) -> None:
                 for i in node.inputs
             ),
         )
-        if _returns_argument(node, graph) and isinstance(node.output, str):
+        returns_argument = node.target not in own and _returns_argument(node, graph)
+        if returns_argument and isinstance(node.output, str):
             same[node.output] = node.inputs[0].value
         else:
             nodes.append(node)
@@ -200,7 +206,7 @@ def _returns_argument(node: Node, graph: Graph) -> bool:
 
 def chosen_rules(chosen: bool | Iterable[str]) -> set[str]:
     """Return the names of the rules that `from_exported` should use."""
-    names = {rule.name for rule in RULES}
+    names = {PACKED, *(rule.name for rule in RULES)}
     if isinstance(chosen, bool):
         return names if chosen else set()
     if not isinstance(chosen, Iterable):
@@ -211,11 +217,15 @@ def chosen_rules(chosen: bool | Iterable[str]) -> set[str]:
     return wanted
 
 
-def rewrite(program: Program, wanted: set[str]) -> dict[str, list[str]]:
-    """Use fused operators, and return the names of the replaced nodes by rule."""
+def rewrite(program: Program, wanted: set[str], own: Container[str]) -> dict[str, list[str]]:
+    """Use fused operators, and return the names of the replaced nodes by rule.
+
+    Args:
+        own: the targets for which the caller has functions; they stay.
+    """
     graph = program.graph
-    simplify(graph)
-    matcher, types = _Matcher(graph), Types(graph)
+    simplify(graph, own)
+    matcher, types = _Matcher(graph, own), Types(graph)
     done: dict[str, list[str]] = {}
     for rule in RULES:
         if rule.name not in wanted or (rule.needs_mlxops and fused.mlxops is None):

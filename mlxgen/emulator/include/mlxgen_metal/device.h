@@ -69,12 +69,20 @@ Lanes share(const T& value, const char* what, const char* file, int line) {
   return exchange(&value, sizeof(T), what, file, line);
 }
 
+/** Reduce the active lanes of a group of 32 lanes, or of 4 (a quadgroup). */
 template <typename T, typename F>
-T reduce(T value, F f, const char* what, const char* file, int line) {
+T reduce(
+    T value,
+    F f,
+    uint32_t group,
+    const char* what,
+    const char* file,
+    int line) {
   auto lanes = share(value, what, file, line);
   bool first = true;
   T out = value;
-  for (uint32_t i = 0; i < simdgroup_size; ++i) {
+  uint32_t base = lanes.lane / group * group;
+  for (uint32_t i = base; i < base + group; ++i) {
     if (lanes.active >> i & 1) {
       T next = value_of<T>(lanes, i);
       out = first ? next : f(out, next);
@@ -90,12 +98,14 @@ T scan(
     T start,
     bool inclusive,
     F f,
+    uint32_t group,
     const char* what,
     const char* file,
     int line) {
   auto lanes = share(value, what, file, line);
   T out = start;
-  for (uint32_t i = 0; i < lanes.lane + inclusive; ++i) {
+  uint32_t base = lanes.lane / group * group;
+  for (uint32_t i = base; i < lanes.lane + inclusive; ++i) {
     if (lanes.active >> i & 1) {
       out = f(out, value_of<T>(lanes, i));
     }
@@ -161,15 +171,85 @@ concept Simd = metal::is_arithmetic_v<typename Scalar<T>::type> &&
     !std::is_same_v<typename Scalar<T>::type, bool> &&
     !std::is_same_v<typename Scalar<T>::type, bfloat>;
 
+/** The first active lane of the group of the calling lane. */
+inline uint32_t first_of(const Lanes& lanes, uint32_t group) {
+  uint32_t base = lanes.lane / group * group;
+  return base + uint32_t(__builtin_ctz(lanes.active >> base));
+}
+
+template <typename T>
+T fill_down(
+    T x,
+    T filling,
+    ushort n,
+    ushort modulo,
+    const char* what,
+    const char* file,
+    int line) {
+  struct Both {
+    T x, filling;
+  } both{x, filling};
+  auto lanes = share(both, what, file, line);
+  uint32_t base = lanes.lane / modulo * modulo;
+  uint32_t from = lanes.lane - base + n;
+  return from < modulo ? value_of<Both>(lanes, base + from).x
+                       : value_of<Both>(lanes, base + from - modulo).filling;
+}
+
+template <typename T>
+T fill_up(
+    T x,
+    T filling,
+    ushort n,
+    ushort modulo,
+    const char* what,
+    const char* file,
+    int line) {
+  struct Both {
+    T x, filling;
+  } both{x, filling};
+  auto lanes = share(both, what, file, line);
+  uint32_t base = lanes.lane / modulo * modulo;
+  uint32_t at = lanes.lane - base;
+  return at >= n ? value_of<Both>(lanes, base + at - n).x
+                 : value_of<Both>(lanes, base + modulo - n + at).filling;
+}
+
+/** The lanes of a group as bits. */
+template <int N>
+class Vote {
+ public:
+  using vote_t = uint64_t;
+  explicit constexpr Vote(vote_t v = 0) : bits_(v) {}
+  explicit constexpr operator vote_t() const {
+    return bits_;
+  }
+  constexpr bool all() const {
+    constexpr vote_t every = (vote_t(1) << N) - 1;
+    return (bits_ & every) == every;
+  }
+  constexpr bool any() const {
+    return bits_ != 0;
+  }
+
+ private:
+  vote_t bits_;
+};
+
 } // namespace mlxgen_metal
 
 namespace metal {
 
-#define MLXGEN_SIMD_REDUCE(name, op)                       \
-  template <mlxgen_metal::Simd T>                          \
-  T simd_##name(T x, MLXGEN_PLACE) {                       \
-    return mlxgen_metal::reduce(                           \
-        x, mlxgen_metal::op(), "simd_" #name, file, line); \
+#define MLXGEN_SIMD_REDUCE(name, op)                           \
+  template <mlxgen_metal::Simd T>                              \
+  T simd_##name(T x, MLXGEN_PLACE) {                           \
+    return mlxgen_metal::reduce(                               \
+        x, mlxgen_metal::op(), 32, "simd_" #name, file, line); \
+  }                                                            \
+  template <mlxgen_metal::Simd T>                              \
+  T quad_##name(T x, MLXGEN_PLACE) {                           \
+    return mlxgen_metal::reduce(                               \
+        x, mlxgen_metal::op(), 4, "quad_" #name, file, line);  \
   }
 MLXGEN_SIMD_REDUCE(sum, Sum)
 MLXGEN_SIMD_REDUCE(product, Product)
@@ -180,72 +260,35 @@ MLXGEN_SIMD_REDUCE(or, Or)
 MLXGEN_SIMD_REDUCE(xor, Xor)
 #undef MLXGEN_SIMD_REDUCE
 
-#define MLXGEN_SIMD_SCAN(name, start, inclusive, op) \
-  template <mlxgen_metal::Simd T>                    \
-  T simd_prefix_##name(T x, MLXGEN_PLACE) {          \
-    return mlxgen_metal::scan(                       \
-        x,                                           \
-        static_cast<T>(start),                       \
-        inclusive,                                   \
-        mlxgen_metal::op(),                          \
-        "simd_prefix_" #name,                        \
-        file,                                        \
-        line);                                       \
+#define MLXGEN_SCAN(group, lanes, name, start, inclusive, op) \
+  template <mlxgen_metal::Simd T>                             \
+  T group##_prefix_##name(T x, MLXGEN_PLACE) {                \
+    return mlxgen_metal::scan(                                \
+        x,                                                    \
+        static_cast<T>(start),                                \
+        inclusive,                                            \
+        mlxgen_metal::op(),                                   \
+        lanes,                                                \
+        #group "_prefix_" #name,                              \
+        file,                                                 \
+        line);                                                \
   }
+#define MLXGEN_SIMD_SCAN(name, start, inclusive, op) \
+  MLXGEN_SCAN(simd, 32, name, start, inclusive, op)  \
+  MLXGEN_SCAN(quad, 4, name, start, inclusive, op)
 MLXGEN_SIMD_SCAN(inclusive_sum, 0, true, Sum)
 MLXGEN_SIMD_SCAN(exclusive_sum, 0, false, Sum)
 MLXGEN_SIMD_SCAN(inclusive_product, 1, true, Product)
 MLXGEN_SIMD_SCAN(exclusive_product, 1, false, Product)
 #undef MLXGEN_SIMD_SCAN
-
-inline bool simd_any(bool x, MLXGEN_PLACE) {
-  return mlxgen_metal::reduce(x, mlxgen_metal::Or(), "simd_any", file, line);
-}
-inline bool simd_all(bool x, MLXGEN_PLACE) {
-  return mlxgen_metal::reduce(x, mlxgen_metal::And(), "simd_all", file, line);
-}
-
-/** The lanes of a simdgroup as bits. */
-class simd_vote {
- public:
-  using vote_t = uint64_t;
-  explicit constexpr simd_vote(vote_t v = 0) : bits_(v) {}
-  explicit constexpr operator vote_t() const {
-    return bits_;
-  }
-  constexpr bool all() const {
-    return (bits_ & 0xFFFFFFFF) == 0xFFFFFFFF;
-  }
-  constexpr bool any() const {
-    return bits_ != 0;
-  }
-
- private:
-  vote_t bits_;
-};
-inline simd_vote simd_ballot(bool x, MLXGEN_PLACE) {
-  auto lanes = mlxgen_metal::share(x, "simd_ballot", file, line);
-  uint64_t bits = 0;
-  for (uint32_t i = 0; i < mlxgen_metal::simdgroup_size; ++i) {
-    if ((lanes.active >> i & 1) && mlxgen_metal::value_of<bool>(lanes, i)) {
-      bits |= uint64_t(1) << i;
-    }
-  }
-  return simd_vote(bits);
-}
-inline simd_vote simd_active_threads_mask(MLXGEN_PLACE) {
-  return simd_ballot(true, file, line);
-}
-inline bool simd_is_first(MLXGEN_PLACE) {
-  auto lanes = mlxgen_metal::share(true, "simd_is_first", file, line);
-  return uint32_t(__builtin_ctz(lanes.active)) == lanes.lane;
-}
+#undef MLXGEN_SCAN
 
 #define MLXGEN_SIMD_MOVE(name, from)                        \
   template <mlxgen_metal::Simd T>                           \
   T name(T x, ushort n, MLXGEN_PLACE) {                     \
     auto lanes = mlxgen_metal::share(x, #name, file, line); \
     [[maybe_unused]] uint32_t lane = lanes.lane;            \
+    [[maybe_unused]] uint32_t base = lane & ~3u;            \
     return mlxgen_metal::value_of<T>(lanes, from);          \
   }
 MLXGEN_SIMD_MOVE(simd_broadcast, n)
@@ -255,60 +298,79 @@ MLXGEN_SIMD_MOVE(simd_shuffle_down, lane + n < 32 ? lane + n : lane)
 MLXGEN_SIMD_MOVE(simd_shuffle_up, lane >= n ? lane - n : lane)
 MLXGEN_SIMD_MOVE(simd_shuffle_rotate_down, (lane + n) % 32)
 MLXGEN_SIMD_MOVE(simd_shuffle_rotate_up, (lane + 32 - n % 32) % 32)
-MLXGEN_SIMD_MOVE(quad_broadcast, (lane & ~3u) + (n & 3))
-MLXGEN_SIMD_MOVE(quad_shuffle, (lane & ~3u) + (n & 3))
+MLXGEN_SIMD_MOVE(quad_broadcast, base + (n & 3))
+MLXGEN_SIMD_MOVE(quad_shuffle, base + (n & 3))
 MLXGEN_SIMD_MOVE(quad_shuffle_xor, lane ^ (n & 3))
+MLXGEN_SIMD_MOVE(quad_shuffle_down, lane + n < base + 4 ? lane + n : lane)
+MLXGEN_SIMD_MOVE(quad_shuffle_up, lane >= base + n ? lane - n : lane)
+MLXGEN_SIMD_MOVE(quad_shuffle_rotate_down, base + (lane + n) % 4)
+MLXGEN_SIMD_MOVE(quad_shuffle_rotate_up, base + (lane + 4 - n % 4) % 4)
 #undef MLXGEN_SIMD_MOVE
-template <mlxgen_metal::Simd T>
-T simd_broadcast_first(T x, MLXGEN_PLACE) {
-  auto lanes = mlxgen_metal::share(x, "simd_broadcast_first", file, line);
-  return mlxgen_metal::value_of<T>(
-      lanes, uint32_t(__builtin_ctz(lanes.active)));
-}
-template <mlxgen_metal::Simd T>
-T simd_shuffle_and_fill_down(
-    T x,
-    T filling,
-    ushort n,
-    ushort modulo,
-    MLXGEN_PLACE) {
-  struct Both {
-    T x, filling;
-  } both{x, filling};
-  auto lanes =
-      mlxgen_metal::share(both, "simd_shuffle_and_fill_down", file, line);
-  uint32_t base = lanes.lane / modulo * modulo;
-  uint32_t from = lanes.lane - base + n;
-  return from < modulo
-      ? mlxgen_metal::value_of<Both>(lanes, base + from).x
-      : mlxgen_metal::value_of<Both>(lanes, base + from - modulo).filling;
-}
-template <mlxgen_metal::Simd T>
-T simd_shuffle_and_fill_down(T x, T filling, ushort n, MLXGEN_PLACE) {
-  return simd_shuffle_and_fill_down(x, filling, n, ushort(32), file, line);
-}
-template <mlxgen_metal::Simd T>
-T simd_shuffle_and_fill_up(
-    T x,
-    T filling,
-    ushort n,
-    ushort modulo,
-    MLXGEN_PLACE) {
-  struct Both {
-    T x, filling;
-  } both{x, filling};
-  auto lanes =
-      mlxgen_metal::share(both, "simd_shuffle_and_fill_up", file, line);
-  uint32_t base = lanes.lane / modulo * modulo;
-  uint32_t at = lanes.lane - base;
-  return at >= n
-      ? mlxgen_metal::value_of<Both>(lanes, base + at - n).x
-      : mlxgen_metal::value_of<Both>(lanes, base + modulo - n + at).filling;
-}
-template <mlxgen_metal::Simd T>
-T simd_shuffle_and_fill_up(T x, T filling, ushort n, MLXGEN_PLACE) {
-  return simd_shuffle_and_fill_up(x, filling, n, ushort(32), file, line);
-}
+
+// Per group: its operations on bools, votes, first lane and shuffles that fill.
+#define MLXGEN_GROUP(group, lanes_)                                          \
+  inline bool group##_any(bool x, MLXGEN_PLACE) {                            \
+    return mlxgen_metal::reduce(                                             \
+        x, mlxgen_metal::Or(), lanes_, #group "_any", file, line);           \
+  }                                                                          \
+  inline bool group##_all(bool x, MLXGEN_PLACE) {                            \
+    return mlxgen_metal::reduce(                                             \
+        x, mlxgen_metal::And(), lanes_, #group "_all", file, line);          \
+  }                                                                          \
+  using group##_vote = mlxgen_metal::Vote<lanes_>;                           \
+  inline group##_vote group##_ballot(bool x, MLXGEN_PLACE) {                 \
+    auto lanes = mlxgen_metal::share(x, #group "_ballot", file, line);       \
+    uint64_t bits = 0;                                                       \
+    uint32_t base = lanes.lane / lanes_ * lanes_;                            \
+    for (uint32_t i = 0; i < lanes_; ++i) {                                  \
+      bool active = lanes.active >> (base + i) & 1;                          \
+      bool set = active && mlxgen_metal::value_of<bool>(lanes, base + i);    \
+      bits |= uint64_t(set) << i;                                            \
+    }                                                                        \
+    return group##_vote(bits);                                               \
+  }                                                                          \
+  inline group##_vote group##_active_threads_mask(MLXGEN_PLACE) {            \
+    return group##_ballot(true, file, line);                                 \
+  }                                                                          \
+  inline bool group##_is_helper_thread() {                                   \
+    return false;                                                            \
+  }                                                                          \
+  inline bool group##_is_first(MLXGEN_PLACE) {                               \
+    auto lanes = mlxgen_metal::share(true, #group "_is_first", file, line);  \
+    return mlxgen_metal::first_of(lanes, lanes_) == lanes.lane;              \
+  }                                                                          \
+  template <mlxgen_metal::Simd T>                                            \
+  T group##_broadcast_first(T x, MLXGEN_PLACE) {                             \
+    auto what = #group "_broadcast_first";                                   \
+    auto lanes = mlxgen_metal::share(x, what, file, line);                   \
+    auto first = mlxgen_metal::first_of(lanes, lanes_);                      \
+    return mlxgen_metal::value_of<T>(lanes, first);                          \
+  }                                                                          \
+  template <mlxgen_metal::Simd T>                                            \
+  T group##_shuffle_and_fill_down(                                           \
+      T x, T filling, ushort n, ushort modulo, MLXGEN_PLACE) {               \
+    auto what = #group "_shuffle_and_fill_down";                             \
+    return mlxgen_metal::fill_down(x, filling, n, modulo, what, file, line); \
+  }                                                                          \
+  template <mlxgen_metal::Simd T>                                            \
+  T group##_shuffle_and_fill_down(T x, T filling, ushort n, MLXGEN_PLACE) {  \
+    auto what = #group "_shuffle_and_fill_down";                             \
+    return mlxgen_metal::fill_down(x, filling, n, lanes_, what, file, line); \
+  }                                                                          \
+  template <mlxgen_metal::Simd T>                                            \
+  T group##_shuffle_and_fill_up(                                             \
+      T x, T filling, ushort n, ushort modulo, MLXGEN_PLACE) {               \
+    auto what = #group "_shuffle_and_fill_up";                               \
+    return mlxgen_metal::fill_up(x, filling, n, modulo, what, file, line);   \
+  }                                                                          \
+  template <mlxgen_metal::Simd T>                                            \
+  T group##_shuffle_and_fill_up(T x, T filling, ushort n, MLXGEN_PLACE) {    \
+    auto what = #group "_shuffle_and_fill_up";                               \
+    return mlxgen_metal::fill_up(x, filling, n, lanes_, what, file, line);   \
+  }
+MLXGEN_GROUP(simd, 32)
+MLXGEN_GROUP(quad, 4)
+#undef MLXGEN_GROUP
 
 // ----------------------------------------------------------------- atomics
 
@@ -326,10 +388,8 @@ using atomic_bool = atomic<bool>;
 using atomic_float = atomic<float>;
 using atomic_ulong = atomic<ulong>;
 
-// Not deduced from the argument, because of `atomic_fetch_add_explicit(&n, 1,
-// ...)`.
-template <typename T>
-using same_t = typename mlxgen_metal::Identity<T>::type;
+// A value's type, `Same<T>`, is not deduced from it, because of
+// `atomic_fetch_add_explicit(&n, 1, ...)`.
 
 template <typename T>
 MLXGEN_UNWATCHED T atomic_load_explicit(const atomic<T>* object, memory_order) {
@@ -337,13 +397,13 @@ MLXGEN_UNWATCHED T atomic_load_explicit(const atomic<T>* object, memory_order) {
 }
 template <typename T>
 MLXGEN_UNWATCHED void
-atomic_store_explicit(atomic<T>* object, same_t<T> x, memory_order) {
+atomic_store_explicit(atomic<T>* object, Same<T> x, memory_order) {
   object->value = x;
   mlxgen_metal::wrote(object, sizeof(T));
 }
 template <typename T>
 MLXGEN_UNWATCHED T
-atomic_exchange_explicit(atomic<T>* object, same_t<T> x, memory_order) {
+atomic_exchange_explicit(atomic<T>* object, Same<T> x, memory_order) {
   T old = object->value;
   atomic_store_explicit<T>(object, x, memory_order_relaxed);
   return old;
@@ -352,7 +412,7 @@ template <typename T>
 MLXGEN_UNWATCHED bool atomic_compare_exchange_weak_explicit(
     atomic<T>* object,
     T* expected,
-    same_t<T> desired,
+    Same<T> desired,
     memory_order,
     memory_order) {
   if (__builtin_memcmp(&object->value, expected, sizeof(T)) == 0) {
@@ -362,14 +422,14 @@ MLXGEN_UNWATCHED bool atomic_compare_exchange_weak_explicit(
   *expected = object->value;
   return false;
 }
-#define MLXGEN_ATOMIC(name, types, result)            \
-  template <typename T>                               \
-    requires(types)                                   \
-  MLXGEN_UNWATCHED T atomic_fetch_##name##_explicit(  \
-      atomic<T>* object, same_t<T> x, memory_order) { \
-    T old = object->value;                            \
-    object->value = static_cast<T>(result);           \
-    return old;                                       \
+#define MLXGEN_ATOMIC(name, types, result)           \
+  template <typename T>                              \
+    requires(types)                                  \
+  MLXGEN_UNWATCHED T atomic_fetch_##name##_explicit( \
+      atomic<T>* object, Same<T> x, memory_order) {  \
+    T old = object->value;                           \
+    object->value = static_cast<T>(result);          \
+    return old;                                      \
   }
 MLXGEN_ATOMIC(add, (!is_same_v<T, bool>), old + x)
 MLXGEN_ATOMIC(sub, (!is_same_v<T, bool>), old - x)
@@ -379,6 +439,14 @@ MLXGEN_ATOMIC(and, is_integral_v<T>, old& x)
 MLXGEN_ATOMIC(or, is_integral_v<T>, old | x)
 MLXGEN_ATOMIC(xor, is_integral_v<T>, old ^ x)
 #undef MLXGEN_ATOMIC
+inline void
+atomic_min_explicit(atomic<ulong>* object, ulong x, memory_order order) {
+  atomic_fetch_min_explicit(object, x, order);
+}
+inline void
+atomic_max_explicit(atomic<ulong>* object, ulong x, memory_order order) {
+  atomic_fetch_max_explicit(object, x, order);
+}
 
 } // namespace metal
 

@@ -6,7 +6,7 @@
 
 #pragma once
 
-#include "mlxgen_metal/types.h"
+#include "mlxgen_metal/packed.h"
 
 #undef INFINITY
 #undef NAN
@@ -159,47 +159,74 @@ constexpr auto each(F f, const vec<T, N>& a, const V&... rest) {
   return out;
 }
 
-#define MLXGEN_UNARY(name, value)                                \
-  inline float name(float x) {                                   \
-    return value;                                                \
-  }                                                              \
-  inline half name(half h) {                                     \
-    float x = h;                                                 \
-    return static_cast<half>(value);                             \
-  }                                                              \
+// A function of components, for vectors; a scalar beside a vector stands for a
+// vector of it.
+using mlxgen_metal::Same;
+template <typename S>
+concept Single = vec_traits<S>::size == 0;
+#define MLXGEN_EACH(name)                                        \
   template <typename T, int N>                                   \
   constexpr vec<T, N> name(const vec<T, N>& a) {                 \
     return each([](T x) { return static_cast<T>(name(x)); }, a); \
   }
-#define MLXGEN_BINARY(name, value)                                          \
-  inline float name(float x, float y) {                                     \
-    return value;                                                           \
-  }                                                                         \
-  inline half name(half h, half k) {                                        \
-    float x = h;                                                            \
-    float y = k;                                                            \
-    return static_cast<half>(value);                                        \
-  }                                                                         \
+#define MLXGEN_EACH_2(name)                                                 \
   template <typename T, int N>                                              \
-  constexpr vec<T, N> name(const vec<T, N>& a, const vec<T, N>& b) {        \
+  constexpr vec<T, N> name(const vec<T, N>& a, const Same<vec<T, N>>& b) {  \
     return each([](T x, T y) { return static_cast<T>(name(x, y)); }, a, b); \
+  }                                                                         \
+  template <Single S, typename T, int N>                                    \
+  constexpr vec<T, N> name(const S& a, const vec<T, N>& b) {                \
+    return name(vec<T, N>(a), b);                                           \
   }
-#define MLXGEN_TERNARY(name, value)                                            \
-  inline float name(float x, float y, float z) {                               \
-    return value;                                                              \
-  }                                                                            \
-  inline half name(half h, half k, half l) {                                   \
-    float x = h;                                                               \
-    float y = k;                                                               \
-    float z = l;                                                               \
-    return static_cast<half>(value);                                           \
-  }                                                                            \
-  template <typename T, int N>                                                 \
-  constexpr vec<T, N> name(                                                    \
-      const vec<T, N>& a, const vec<T, N>& b, const vec<T, N>& c) {            \
-    return each(                                                               \
-        [](T x, T y, T z) { return static_cast<T>(name(x, y, z)); }, a, b, c); \
+#define MLXGEN_EACH_3(name)                                                 \
+  template <typename T, int N>                                              \
+  constexpr vec<T, N> name(                                                 \
+      const vec<T, N>& a,                                                   \
+      const Same<vec<T, N>>& b,                                             \
+      const Same<vec<T, N>>& c) {                                           \
+    auto one = [](T x, T y, T z) { return static_cast<T>(name(x, y, z)); }; \
+    return each(one, a, b, c);                                              \
+  }                                                                         \
+  template <Single S, typename T, int N>                                    \
+  constexpr vec<T, N> name(                                                 \
+      const S& a, const vec<T, N>& b, const Same<vec<T, N>>& c) {           \
+    return name(vec<T, N>(a), b, c);                                        \
+  }                                                                         \
+  template <Single S, Single R, typename T, int N>                          \
+  constexpr vec<T, N> name(const S& a, const R& b, const vec<T, N>& c) {    \
+    return name(vec<T, N>(a), vec<T, N>(b), c);                             \
   }
+
+#define MLXGEN_UNARY(name, value)    \
+  inline float name(float x) {       \
+    return value;                    \
+  }                                  \
+  inline half name(half h) {         \
+    float x = h;                     \
+    return static_cast<half>(value); \
+  }                                  \
+  MLXGEN_EACH(name)
+#define MLXGEN_BINARY(name, value)      \
+  inline float name(float x, float y) { \
+    return value;                       \
+  }                                     \
+  inline half name(half h, half k) {    \
+    float x = h;                        \
+    float y = k;                        \
+    return static_cast<half>(value);    \
+  }                                     \
+  MLXGEN_EACH_2(name)
+#define MLXGEN_TERNARY(name, value)              \
+  inline float name(float x, float y, float z) { \
+    return value;                                \
+  }                                              \
+  inline half name(half h, half k, half l) {     \
+    float x = h;                                 \
+    float y = k;                                 \
+    float z = l;                                 \
+    return static_cast<half>(value);             \
+  }                                              \
+  MLXGEN_EACH_3(name)
 #define MLXGEN_ALL_FUNCTIONS                                  \
   MLXGEN_UNARY_FUNCTIONS(MLXGEN_UNARY)                        \
   MLXGEN_BINARY_FUNCTIONS(MLXGEN_BINARY)                      \
@@ -254,10 +281,7 @@ constexpr float abs(float x) {
 constexpr half abs(half x) {
   return static_cast<half>(__builtin_fabsf(x));
 }
-template <typename T, int N>
-constexpr vec<T, N> abs(const vec<T, N>& a) {
-  return each([](T x) { return static_cast<T>(abs(x)); }, a);
-}
+MLXGEN_EACH(abs)
 
 template <typename T>
   requires(is_integral_v<T>)
@@ -281,69 +305,67 @@ constexpr half min(half x, half y) {
 constexpr half max(half x, half y) {
   return static_cast<half>(__builtin_fmaxf(x, y));
 }
-template <typename T, int N>
-constexpr vec<T, N> min(const vec<T, N>& a, const vec<T, N>& b) {
-  return each([](T x, T y) { return static_cast<T>(min(x, y)); }, a, b);
-}
-template <typename T, int N>
-constexpr vec<T, N> max(const vec<T, N>& a, const vec<T, N>& b) {
-  return each([](T x, T y) { return static_cast<T>(max(x, y)); }, a, b);
-}
-template <typename T>
+MLXGEN_EACH_2(min)
+MLXGEN_EACH_2(max)
+template <Single T>
 constexpr T min3(T x, T y, T z) {
   return min(x, min(y, z));
 }
-template <typename T>
+template <Single T>
 constexpr T max3(T x, T y, T z) {
   return max(x, max(y, z));
 }
-template <typename T>
-constexpr T clamp(T x, T low, T high) {
+template <Single T>
+constexpr T median3(T x, T y, T z) {
+  return max(min(x, y), min(max(x, y), z));
+}
+template <Single T>
+constexpr T clamp(T x, Same<T> low, Same<T> high) {
   return min(max(x, low), high);
 }
-template <typename T, int N>
-constexpr vec<T, N> clamp(const vec<T, N>& x, T low, T high) {
-  return clamp(x, vec<T, N>(low), vec<T, N>(high));
-}
-template <typename T>
+template <Single T>
 constexpr T mix(T x, T y, T a) {
   return static_cast<T>(x + (y - x) * a);
 }
-template <typename T, int N>
-constexpr vec<T, N> mix(const vec<T, N>& x, const vec<T, N>& y, T a) {
-  return x + (y - x) * a;
-}
-template <typename T>
+template <Single T>
 constexpr T saturate(T x) {
   return clamp(x, T(0), T(1));
 }
-template <typename T>
-  requires(vec_traits<T>::size == 0)
+template <Single T>
 constexpr T sign(T x) {
   return x > 0 ? T(1) : x < 0 ? T(-1) : x == x ? x : T(0);
 }
-template <typename T, int N>
-constexpr vec<T, N> sign(const vec<T, N>& a) {
-  return each([](T x) { return sign(x); }, a);
-}
-template <typename T>
+template <Single T>
 constexpr T step(T edge, T x) {
   return x < edge ? T(0) : T(1);
 }
-template <typename T>
+template <Single T>
 constexpr T smoothstep(T low, T high, T x) {
   T t = saturate((x - low) / (high - low));
   return t * t * (T(3) - T(2) * t);
 }
-template <typename T>
-  requires(vec_traits<T>::size == 0)
+template <Single T>
 constexpr T select(T a, T b, bool c) {
   return c ? b : a;
 }
+MLXGEN_EACH_3(min3)
+MLXGEN_EACH_3(max3)
+MLXGEN_EACH_3(median3)
+MLXGEN_EACH_3(clamp)
+MLXGEN_EACH_3(mix)
+MLXGEN_EACH(saturate)
+MLXGEN_EACH(sign)
+MLXGEN_EACH_2(step)
+MLXGEN_EACH_3(smoothstep)
 template <typename T, int N>
 constexpr vec<T, N>
-select(const vec<T, N>& a, const vec<T, N>& b, const vec<bool, N>& c) {
+select(const vec<T, N>& a, const Same<vec<T, N>>& b, const vec<bool, N>& c) {
   return each([](T x, T y, bool z) { return z ? y : x; }, a, b, c);
+}
+template <Single S, typename T, int N>
+constexpr vec<T, N>
+select(const S& a, const vec<T, N>& b, const vec<bool, N>& c) {
+  return select(vec<T, N>(a), b, c);
 }
 
 #define MLXGEN_CLASSIFY(name, value)                \
@@ -368,6 +390,14 @@ constexpr bool isnormal(float x) {
 }
 inline int ilogb(float x) {
   return __builtin_ilogbf(x);
+}
+template <typename T>
+constexpr auto isunordered(const T& x, const T& y) {
+  return isnan(x) || isnan(y);
+}
+template <typename T>
+constexpr auto isordered(const T& x, const T& y) {
+  return !isunordered(x, y);
 }
 
 constexpr bool any(bool x) {
@@ -395,22 +425,22 @@ constexpr bool all(const vec<bool, N>& a) {
 
 // ---------------------------------------------------------------- integers
 
-template <typename T>
+template <Single T>
 constexpr T popcount(T x) {
   return T(__builtin_popcountll(std::make_unsigned_t<T>(x)));
 }
-template <typename T>
+template <Single T>
 constexpr T clz(T x) {
   using U = std::make_unsigned_t<T>;
   constexpr int bits = int(sizeof(T) * 8);
   return x == 0 ? T(bits) : T(__builtin_clzll(U(x)) - (64 - bits));
 }
-template <typename T>
+template <Single T>
 constexpr T ctz(T x) {
   return x == 0 ? T(sizeof(T) * 8)
                 : T(__builtin_ctzll(std::make_unsigned_t<T>(x)));
 }
-template <typename T>
+template <Single T>
 constexpr T reverse_bits(T x) {
   using U = std::make_unsigned_t<T>;
   U in = U(x);
@@ -420,37 +450,37 @@ constexpr T reverse_bits(T x) {
   }
   return T(out);
 }
-template <typename T>
+template <Single T>
 constexpr T rotate(T x, T n) {
   using U = std::make_unsigned_t<T>;
   constexpr int bits = int(sizeof(T) * 8);
   int k = int(n) & (bits - 1);
   return k == 0 ? x : T(U(U(x) << k) | U(U(x) >> (bits - k)));
 }
-template <typename T>
+template <Single T>
 constexpr T mulhi(T x, T y) {
   using W =
       std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>;
   return T((W(x) * W(y)) >> (sizeof(T) * 8));
 }
-template <typename T>
+template <Single T>
 constexpr T madhi(T x, T y, T z) {
   return T(mulhi(x, y) + z);
 }
-template <typename T>
+template <Single T>
 constexpr T mad24(T x, T y, T z) {
   return T(x * y + z);
 }
-template <typename T>
+template <Single T>
 constexpr T mul24(T x, T y) {
   return T(x * y);
 }
-template <typename T>
+template <Single T>
 constexpr std::make_unsigned_t<T> absdiff(T x, T y) {
   using U = std::make_unsigned_t<T>;
   return x < y ? U(U(y) - U(x)) : U(U(x) - U(y));
 }
-template <typename T>
+template <Single T>
 constexpr T addsat(T x, T y) {
   T out{};
   if (!__builtin_add_overflow(x, y, &out)) {
@@ -458,7 +488,7 @@ constexpr T addsat(T x, T y) {
   }
   return y < 0 ? numeric_limits<T>::min() : numeric_limits<T>::max();
 }
-template <typename T>
+template <Single T>
 constexpr T subsat(T x, T y) {
   T out{};
   if (!__builtin_sub_overflow(x, y, &out)) {
@@ -466,13 +496,159 @@ constexpr T subsat(T x, T y) {
   }
   return y > 0 ? numeric_limits<T>::min() : numeric_limits<T>::max();
 }
-template <typename T>
+template <Single T>
+constexpr T hadd(T x, T y) {
+  return T((x & y) + ((x ^ y) >> 1));
+}
+template <Single T>
+constexpr T rhadd(T x, T y) {
+  return T((x | y) - ((x ^ y) >> 1));
+}
+template <Single T>
+constexpr T madsat(T x, T y, T z) {
+  using W =
+      std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>;
+  W out = W(x) * W(y) + W(z);
+  W most = numeric_limits<T>::max();
+  W least = numeric_limits<T>::min();
+  return T(out < least ? least : out > most ? most : out);
+}
+template <Single T>
 constexpr T extract_bits(T x, uint offset, uint count) {
   using U = std::make_unsigned_t<T>;
   constexpr uint bits = sizeof(T) * 8;
   return count == 0 ? T(0)
                     : T(T(U(x) << (bits - offset - count)) >> (bits - count));
 }
+template <Single T>
+constexpr T insert_bits(T base, T insert, uint offset, uint count) {
+  using U = std::make_unsigned_t<T>;
+  U mask = count == 0 ? U(0) : U(U(~U(0)) >> (sizeof(T) * 8 - count));
+  mask = U(mask << offset);
+  return T((U(base) & U(~mask)) | (U(U(insert) << offset) & mask));
+}
+MLXGEN_EACH(popcount)
+MLXGEN_EACH(clz)
+MLXGEN_EACH(ctz)
+MLXGEN_EACH(reverse_bits)
+MLXGEN_EACH_2(rotate)
+MLXGEN_EACH_2(mulhi)
+MLXGEN_EACH_2(mul24)
+MLXGEN_EACH_2(addsat)
+MLXGEN_EACH_2(subsat)
+MLXGEN_EACH_2(hadd)
+MLXGEN_EACH_2(rhadd)
+MLXGEN_EACH_3(madhi)
+MLXGEN_EACH_3(mad24)
+MLXGEN_EACH_3(madsat)
+template <typename T, int N>
+constexpr auto absdiff(const vec<T, N>& a, const vec<T, N>& b) {
+  return each([](T x, T y) { return absdiff(x, y); }, a, b);
+}
+template <typename T, int N>
+constexpr auto extract_bits(const vec<T, N>& a, uint offset, uint count) {
+  return each([=](T x) { return extract_bits(x, offset, count); }, a);
+}
+template <typename T, int N>
+constexpr auto
+insert_bits(const vec<T, N>& a, const vec<T, N>& b, uint offset, uint count) {
+  auto one = [=](T x, T y) { return insert_bits(x, y, offset, count); };
+  return each(one, a, b);
+}
+
+// ------------------------------------------------------------------ packing
+
+} // namespace metal
+
+namespace mlxgen_metal {
+
+/** A number from 0 (or -1) to 1 as an integer of so many bits. */
+inline uint32_t to_bits(float x, int bits, bool is_signed) {
+  float most = float((uint64_t(1) << (bits - is_signed)) - 1);
+  float least = is_signed ? -1.0f : 0.0f;
+  float clamped = x != x ? 0.0f : __builtin_fminf(__builtin_fmaxf(x, least), 1);
+  int64_t rounded = __builtin_llrintf(clamped * most);
+  return uint32_t(uint64_t(rounded) & ((uint64_t(1) << bits) - 1));
+}
+inline float from_bits(uint32_t x, int bits, bool is_signed) {
+  float most = float((uint64_t(1) << (bits - is_signed)) - 1);
+  if (is_signed) {
+    int32_t value = int32_t(x << (32 - bits)) >> (32 - bits);
+    return __builtin_fmaxf(float(value) / most, -1.0f);
+  }
+  return float(uint32_t(x << (32 - bits)) >> (32 - bits)) / most;
+}
+
+/** Pack components, the first into the lowest bits. */
+template <int... Bits, typename V>
+uint32_t packed_bits(const V& x, bool is_signed) {
+  uint32_t out = 0;
+  int at = 0;
+  int i = 0;
+  ((out |= to_bits(float(x.get(i++)), Bits, is_signed) << at, at += Bits), ...);
+  return out;
+}
+template <typename V, int... Bits>
+V unpacked_bits(uint32_t x, bool is_signed) {
+  V out;
+  int at = 0;
+  int i = 0;
+  using T = typename V::value_type;
+  ((out.set(i++, static_cast<T>(from_bits(x >> at, Bits, is_signed))),
+    at += Bits),
+   ...);
+  return out;
+}
+
+inline float to_srgb(float x) {
+  return x <= 0.0031308f ? 12.92f * x
+                         : 1.055f * __builtin_powf(x, 1 / 2.4f) - 0.055f;
+}
+inline float from_srgb(float x) {
+  return x <= 0.04045f ? x / 12.92f
+                       : __builtin_powf((x + 0.055f) / 1.055f, 2.4f);
+}
+/** Convert red, green and blue, but not alpha. */
+template <typename V>
+V colors(V x, float (*f)(float)) {
+  for (int i = 0; i < 3; ++i) {
+    x.set(i, static_cast<typename V::value_type>(f(float(x.get(i)))));
+  }
+  return x;
+}
+
+} // namespace mlxgen_metal
+
+namespace metal {
+
+#define MLXGEN_PACK_AS(T, I, N, name, is_signed, ...)                       \
+  inline I pack_##T##_to_##name(const vec<T, N>& x) {                       \
+    return I(mlxgen_metal::packed_bits<__VA_ARGS__>(x, is_signed));         \
+  }                                                                         \
+  inline vec<T, N> unpack_##name##_to_##T(I x) {                            \
+    using V = vec<T, N>;                                                    \
+    return mlxgen_metal::unpacked_bits<V, __VA_ARGS__>(uint(x), is_signed); \
+  }
+#define MLXGEN_PACK(T)                                            \
+  MLXGEN_PACK_AS(T, uint, 4, unorm4x8, false, 8, 8, 8, 8)         \
+  MLXGEN_PACK_AS(T, uint, 4, snorm4x8, true, 8, 8, 8, 8)          \
+  MLXGEN_PACK_AS(T, uint, 2, unorm2x16, false, 16, 16)            \
+  MLXGEN_PACK_AS(T, uint, 2, snorm2x16, true, 16, 16)             \
+  MLXGEN_PACK_AS(T, uint, 4, unorm10a2, false, 10, 10, 10, 2)     \
+  MLXGEN_PACK_AS(T, ushort, 3, unorm565, false, 5, 6, 5)          \
+  inline uint pack_##T##_to_srgb_unorm4x8(const vec<T, 4>& x) {   \
+    vec<T, 4> light =                                             \
+        mlxgen_metal::colors(saturate(x), mlxgen_metal::to_srgb); \
+    return pack_##T##_to_unorm4x8(light);                         \
+  }                                                               \
+  inline vec<T, 4> unpack_unorm4x8_srgb_to_##T(uint x) {          \
+    auto color = unpack_unorm4x8_to_##T(x);                       \
+    return mlxgen_metal::colors(color, mlxgen_metal::from_srgb);  \
+  }
+MLXGEN_PACK(float)
+MLXGEN_PACK(half)
+#undef MLXGEN_PACK
+#undef MLXGEN_PACK_AS
 
 // ---------------------------------------------------------------- geometry
 
@@ -488,6 +664,31 @@ template <typename T>
 constexpr vec<T, 3> cross(const vec<T, 3>& a, const vec<T, 3>& b) {
   return {a.y * b.z - a.z * b.y, a.z * b.x - a.x * b.z, a.x * b.y - a.y * b.x};
 }
+// A packed vector stands for a vector.
+template <Packed P>
+constexpr auto length(const P& a) {
+  return length(unpacked(a));
+}
+template <Packed P>
+constexpr auto length_squared(const P& a) {
+  return length_squared(unpacked(a));
+}
+template <Packed P>
+constexpr auto normalize(const P& a) {
+  return normalize(unpacked(a));
+}
+#define MLXGEN_PACKED(name)                     \
+  template <typename A, typename B>             \
+    requires(Packed<A> || Packed<B>)            \
+  constexpr auto name(const A& a, const B& b) { \
+    return name(unpacked(a), unpacked(b));      \
+  }
+MLXGEN_PACKED(dot)
+MLXGEN_PACKED(cross)
+MLXGEN_PACKED(distance)
+MLXGEN_PACKED(distance_squared)
+#undef MLXGEN_PACKED
+
 template <typename T, int N>
 constexpr T length(const vec<T, N>& a) {
   return static_cast<T>(sqrt(dot(a, a)));
@@ -503,6 +704,29 @@ constexpr T distance(const vec<T, N>& a, const vec<T, N>& b) {
 template <typename T, int N>
 constexpr vec<T, N> normalize(const vec<T, N>& a) {
   return a * static_cast<T>(rsqrt(dot(a, a)));
+}
+template <typename T, int N>
+constexpr T distance_squared(const vec<T, N>& a, const vec<T, N>& b) {
+  return length_squared(a - b);
+}
+template <typename T, int N>
+constexpr vec<T, N> faceforward(
+    const vec<T, N>& n,
+    const vec<T, N>& i,
+    const vec<T, N>& reference) {
+  return dot(i, reference) < 0 ? n : -n;
+}
+template <typename T, int N>
+constexpr vec<T, N> reflect(const vec<T, N>& i, const vec<T, N>& n) {
+  return i - n * static_cast<T>(2 * dot(n, i));
+}
+template <typename T, int N>
+constexpr vec<T, N>
+refract(const vec<T, N>& i, const vec<T, N>& n, Same<T> eta) {
+  T along = dot(n, i);
+  T k = static_cast<T>(1 - eta * eta * (1 - along * along));
+  return k < 0 ? vec<T, N>(T(0))
+               : i * eta - n * static_cast<T>(eta * along + sqrt(k));
 }
 
 } // namespace metal

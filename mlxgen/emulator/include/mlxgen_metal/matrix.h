@@ -79,7 +79,7 @@ struct simdgroup_matrix {
   static_assert(Cols == 8 && Rows == 8, "simdgroup matrices are 8 by 8");
   using storage_type = vec<T, 2>;
 
-  simdgroup_matrix() {}
+  simdgroup_matrix() = default;
   explicit simdgroup_matrix(T diagonal, MLXGEN_PLACE) {
     auto lanes =
         mlxgen_metal::share_all(diagonal, "simdgroup_matrix", file, line);

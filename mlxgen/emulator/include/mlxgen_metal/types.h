@@ -16,8 +16,8 @@ typedef unsigned long ulong;
 typedef _Float16 half;
 
 /**
- * Metal's bfloat. Every operation rounds to nearest even. The conversion to
- * float is implicit, the conversion from floating types explicit.
+ * Metal's bfloat. Every operation rounds to nearest even. Conversions to float
+ * and from integers are implicit, all others explicit.
  */
 class bfloat {
  public:
@@ -27,8 +27,11 @@ class bfloat {
   explicit(!std::is_integral_v<T>) constexpr bfloat(T value)
       : bits_(round(static_cast<float>(value))) {}
 
-  constexpr operator float() const {
-    return __builtin_bit_cast(float, uint32_t(bits_) << 16);
+  // To types other than float explicitly: `c ? x : 0` would be ambiguous.
+  template <typename T>
+    requires(std::is_arithmetic_v<T> || std::is_same_v<T, half>)
+  explicit(!std::is_same_v<T, float>) constexpr operator T() const {
+    return static_cast<T>(__builtin_bit_cast(float, uint32_t(bits_) << 16));
   }
 
 #define MLXGEN_BFLOAT_OPERATOR(op)                                 \
@@ -111,6 +114,9 @@ template <typename T>
 struct Identity {
   using type = T;
 };
+/** A type of a parameter that is not deduced from the argument. */
+template <typename T>
+using Same = typename Identity<T>::type;
 } // namespace mlxgen_metal
 
 namespace metal {
@@ -118,49 +124,88 @@ namespace metal {
 // ------------------------------------------------------------------ traits
 
 using std::bool_constant;
-using std::conditional;
-using std::conditional_t;
-using std::decay;
-using std::decay_t;
 using std::declval;
-using std::enable_if;
-using std::enable_if_t;
 using std::false_type;
 using std::integral_constant;
-using std::is_const;
-using std::is_const_v;
-using std::is_convertible;
-using std::is_convertible_v;
-using std::is_integral;
-using std::is_integral_v;
-using std::is_pointer;
-using std::is_pointer_v;
-using std::is_same;
-using std::is_same_v;
-using std::is_signed;
-using std::is_signed_v;
-using std::is_unsigned;
-using std::is_unsigned_v;
-using std::make_signed;
-using std::make_signed_t;
-using std::make_unsigned;
-using std::make_unsigned_t;
-using std::remove_const;
-using std::remove_const_t;
-using std::remove_cv;
-using std::remove_cv_t;
-using std::remove_pointer;
-using std::remove_pointer_t;
-using std::remove_reference;
-using std::remove_reference_t;
 using std::true_type;
-using std::void_t;
+
+#define MLXGEN_TRAIT(name, suffix) \
+  using std::name;                 \
+  using std::name##suffix;
+MLXGEN_TRAIT(alignment_of, _v)
+MLXGEN_TRAIT(conjunction, _v)
+MLXGEN_TRAIT(disjunction, _v)
+MLXGEN_TRAIT(extent, _v)
+MLXGEN_TRAIT(is_array, _v)
+MLXGEN_TRAIT(is_assignable, _v)
+MLXGEN_TRAIT(is_base_of, _v)
+MLXGEN_TRAIT(is_class, _v)
+MLXGEN_TRAIT(is_compound, _v)
+MLXGEN_TRAIT(is_const, _v)
+MLXGEN_TRAIT(is_constructible, _v)
+MLXGEN_TRAIT(is_convertible, _v)
+MLXGEN_TRAIT(is_copy_assignable, _v)
+MLXGEN_TRAIT(is_copy_constructible, _v)
+MLXGEN_TRAIT(is_default_constructible, _v)
+MLXGEN_TRAIT(is_destructible, _v)
+MLXGEN_TRAIT(is_enum, _v)
+MLXGEN_TRAIT(is_final, _v)
+MLXGEN_TRAIT(is_function, _v)
+MLXGEN_TRAIT(is_fundamental, _v)
+MLXGEN_TRAIT(is_integral, _v)
+MLXGEN_TRAIT(is_invocable, _v)
+MLXGEN_TRAIT(is_lvalue_reference, _v)
+MLXGEN_TRAIT(is_member_pointer, _v)
+MLXGEN_TRAIT(is_move_assignable, _v)
+MLXGEN_TRAIT(is_move_constructible, _v)
+MLXGEN_TRAIT(is_null_pointer, _v)
+MLXGEN_TRAIT(is_object, _v)
+MLXGEN_TRAIT(is_pointer, _v)
+MLXGEN_TRAIT(is_reference, _v)
+MLXGEN_TRAIT(is_rvalue_reference, _v)
+MLXGEN_TRAIT(is_same, _v)
+MLXGEN_TRAIT(is_signed, _v)
+MLXGEN_TRAIT(is_standard_layout, _v)
+MLXGEN_TRAIT(is_trivial, _v)
+MLXGEN_TRAIT(is_trivially_copyable, _v)
+MLXGEN_TRAIT(is_union, _v)
+MLXGEN_TRAIT(is_unsigned, _v)
+MLXGEN_TRAIT(is_void, _v)
+MLXGEN_TRAIT(is_volatile, _v)
+MLXGEN_TRAIT(negation, _v)
+MLXGEN_TRAIT(rank, _v)
+MLXGEN_TRAIT(add_const, _t)
+MLXGEN_TRAIT(add_cv, _t)
+MLXGEN_TRAIT(add_lvalue_reference, _t)
+MLXGEN_TRAIT(add_pointer, _t)
+MLXGEN_TRAIT(add_rvalue_reference, _t)
+MLXGEN_TRAIT(add_volatile, _t)
+MLXGEN_TRAIT(common_type, _t)
+MLXGEN_TRAIT(conditional, _t)
+MLXGEN_TRAIT(decay, _t)
+MLXGEN_TRAIT(enable_if, _t)
+MLXGEN_TRAIT(invoke_result, _t)
+MLXGEN_TRAIT(make_signed, _t)
+MLXGEN_TRAIT(make_unsigned, _t)
+MLXGEN_TRAIT(remove_all_extents, _t)
+MLXGEN_TRAIT(remove_const, _t)
+MLXGEN_TRAIT(remove_cv, _t)
+MLXGEN_TRAIT(remove_extent, _t)
+MLXGEN_TRAIT(remove_pointer, _t)
+MLXGEN_TRAIT(remove_reference, _t)
+MLXGEN_TRAIT(remove_volatile, _t)
+MLXGEN_TRAIT(underlying_type, _t)
+#undef MLXGEN_TRAIT
+
+template <typename T>
+using remove_addrspace_t = T;
+template <typename T>
+struct remove_addrspace {
+  using type = T;
+};
 
 template <typename... T>
 using _disjunction = std::disjunction<T...>;
-using std::conjunction;
-using std::disjunction;
-using std::negation;
 
 template <typename T>
 constexpr bool is_floating_point_v =
@@ -301,6 +346,30 @@ template <typename T, int N>
 struct vec_traits<vec<T, N>> {
   static constexpr int size = N;
 };
+template <typename T>
+constexpr bool is_vector_v = vec_traits<remove_cv_t<T>>::size > 0;
+template <typename T>
+struct is_vector : bool_constant<is_vector_v<T>> {};
+template <typename T>
+constexpr bool is_scalar_v = is_arithmetic_v<remove_cv_t<T>>;
+template <typename T>
+struct is_scalar : bool_constant<is_scalar_v<T>> {};
+template <typename T, int N>
+struct make_vector {
+  using type = vec<T, N>;
+};
+template <typename T, int N>
+using make_vector_t = vec<T, N>;
+template <typename T>
+struct make_scalar {
+  using type = T;
+};
+template <typename T, int N>
+struct make_scalar<vec<T, N>> {
+  using type = T;
+};
+template <typename T>
+using make_scalar_t = typename make_scalar<T>::type;
 
 template <typename T, int N>
 struct vec_data;
@@ -365,7 +434,7 @@ struct SwizzleReference {
 template <typename T, int N>
 struct vec : vec_data<T, N> {
   using value_type = T;
-  constexpr vec() {}
+  vec() = default; // `vec()` and `{}` are zero
   constexpr vec(const vec&) = default;
   constexpr vec& operator=(const vec&) = default;
   template <typename S>

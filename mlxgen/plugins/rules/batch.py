@@ -21,13 +21,14 @@ from itertools import cycle
 from random import Random
 from typing import Any
 
-from ..formula.lets import words
-from ..model.numbers import ArrayFacts, Impossible, evaluated
-from ..model.op import MOST, Arguments, Condition, OutputRules
-from ..read.keys import ArraySample, KernelEntry, Sample
-from .context import Context, Path
-from .metal import MAX_THREADS
-from .samples import AXES, Call
+from ...check.context import Context, Path
+from ...check.metal import MAX_THREADS
+from ...check.samples import AXES, Call
+from ...formula.lets import words
+from ...model.numbers import ArrayFacts, Impossible, evaluated
+from ...model.op import MOST, Arguments, Op, OutputRules
+from ...read.keys import ArraySample, KernelEntry, Sample
+from . import MESSAGES
 
 _BATCHES = (1, 2, 1, 5, 3, 1, 1_000_003)  # sizes of the axis in front
 _DRAWN, _ACCEPTED = 500, 50  # calls
@@ -52,29 +53,26 @@ _VALUES = (
 )
 
 
-def check_batch(
-    context: Context,
-    arguments: Arguments,
-    conditions: Sequence[Condition],
-    rules: OutputRules,
-    samples: Iterable[Sample],
-) -> None:
+def check_batch(context: Context, op: Op, samples: Iterable[Sample]) -> None:
     """Report formulas of a valid entry whose values are wrong with a batch."""
+    arguments = op.arguments
     metal = context.raw.dispatch.get("metal") if isinstance(context.raw.dispatch, dict) else None
     launch = metal if isinstance(metal, KernelEntry) else None
-    formulas = list(_formulas(context, rules, launch))
+    formulas = list(_formulas(context, op.output_rules, launch))
     more = {name: given.values[0] for name, given in launch.template.items()} if launch else {}
     more[MOST] = MAX_THREADS
-    trees = [condition.tree for condition in conditions]
+    trees = [condition.tree for condition in op.checks]
     everything = [*trees, *(tree for _, _, tree in formulas)]
     # For each formula, the counterexamples (parts of the message) by kind of change.
     trials = defaultdict[Path, defaultdict[int, list[dict[str, str]]]](lambda: defaultdict(list))
     to_check = context.raw.shape is not None or any(path[0] != "shape" for path, _, _ in formulas)
     calls = _accepted(context, arguments, samples, trees, everything) if to_check else ()
-    for call, batch in zip(calls, cycle(_BATCHES), strict=False):
-        one, many = (call.names(arguments, *b) | more for b in ((), (batch,)))
+    for (call, names), batch in zip(calls, cycle(_BATCHES), strict=False):
+        one, many = names | more, call.names(arguments, batch) | more
         for path, name, tree in formulas:
-            before, after = _value(tree, one), _value(tree, many)
+            met = path[0] == "checks"  # by all calls
+            before: Any = True if met else _value(tree, one)
+            after = _value(tree, many)
             launched = path[0] == "dispatch"
             unknown = before is None or after is None or isinstance(before, Impossible)
             if unknown or (launched and batch > 1):
@@ -99,7 +97,7 @@ def check_batch(
         examples = found.get(2) or (found.get(0) and found.get(1))
         if examples and wrong.isdisjoint(words(tree)):
             about: Any = max(examples, key=lambda shown: (-len(str(shown)), str(shown)))
-            context.error("vmap_formula", path, str(path[0]), **about)
+            context.error("vmap_formula", path, str(path[0]), table=MESSAGES, **about)
             wrong.add(name)
 
 
@@ -152,8 +150,8 @@ def _accepted(
     samples: Iterable[Sample],
     conditions: Sequence[ast.expr],
     formulas: Sequence[ast.expr],
-) -> Iterator[Call]:
-    """Yield different calls that meet all conditions."""
+) -> Iterator[tuple[Call, dict[str, Any]]]:
+    """Yield different calls that meet all conditions, and the names of their formulas."""
     parts = [*conditions]
     for part in parts:  # grows in the loop
         parts += (
@@ -177,7 +175,7 @@ def _accepted(
         best = met
         seen.add(key)
         if met == len(parts):
-            yield call
+            yield call, names
             if len(pool) == _ACCEPTED * (1 + (drawing.related != [])):
                 return
 

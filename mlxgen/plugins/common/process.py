@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from . import compat, probe, toolchain
-from .cache import Cache, folder
-from .uses import Compiled
+from ...package import compat, probe, toolchain
+from ...package.cache import Cache, folder
+from ...package.uses import Compiled
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Writes entries and the report as YAML that people read.
+"""Writes imported entries and the report as YAML that people read.
 
 The same entries give the same bytes. Files are replaced only if all of them can be written.
 """
@@ -49,8 +49,13 @@ class _Block(dict[str, Any]):
     """A mapping with a line for each key."""
 
 
-def _block(dumper: yaml.SafeDumper, value: _Block) -> yaml.MappingNode:
-    return dumper.represent_mapping("tag:yaml.org,2002:map", value, flow_style=False)
+class Inline(dict[str, Any]):
+    """A mapping on one line."""
+
+
+def _block(dumper: yaml.SafeDumper, value: _Block | Inline) -> yaml.MappingNode:
+    flow = isinstance(value, Inline)
+    return dumper.represent_mapping("tag:yaml.org,2002:map", value, flow_style=flow)
 
 
 def _mapping(dumper: yaml.SafeDumper, value: dict[str, Any]) -> yaml.MappingNode:
@@ -64,6 +69,7 @@ _Dumper.add_representer(str, _string)
 _Dumper.add_representer(list, _list)
 _Dumper.add_representer(dict, _mapping)
 _Dumper.add_representer(_Block, _block)
+_Dumper.add_representer(Inline, _block)
 
 
 def _yaml(value: Any) -> str:
@@ -107,11 +113,11 @@ def may_replace(paths: Iterable[Path], diags: Diagnostics) -> bool:
     for path in paths:
         try:
             with open(path, "rb") as file:
-                start = file.read(len(_MARK))
+                start = file.read(len(_MARK) + 1)
         except OSError:  # writing reports it
             continue
-        if start not in (b"", _MARK):
-            diags.error(MESSAGES("foreign_file", file=os.path.relpath(path)), COMMAND_LINE)
+        if start and not start.startswith((_MARK, b"//" + _MARK[1:])):
+            diags.error(MESSAGES("not_imported", file=os.path.relpath(path)), COMMAND_LINE)
             return False
     return True
 

@@ -10,10 +10,11 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from ..model.dtypes import ACCUMULATOR, FLOATING, INTEGER
-from ..model.kinds import Kind
-from ..model.op import Arguments, DtypeRule, Form
-from .context import SIGNATURES, Context, Path
+from ...check.context import SIGNATURES, Context, Path
+from ...model.dtypes import ACCUMULATOR, FLOATING, INTEGER
+from ...model.kinds import Kind
+from ...model.op import DtypeRule, Form, Op
+from . import MESSAGES
 
 LIMITS = {
     **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
@@ -31,18 +32,18 @@ _PRECISION = {
 }
 
 
-def check_defaults(context: Context, arguments: Arguments) -> None:
+def check_defaults(context: Context, op: Op) -> None:
     """Report defaults of arrays that a dtype of the entry cannot represent."""
     if context.form is not Form.KERNELS and context.raw.dtypes is None:
         return
-    for rule in arguments.rules:
+    for rule in op.arguments.rules:
         for p in rule.params:
             number = p.arg.default.value if p.arg.default and p.type.kind is Kind.ARRAY else None
             if isinstance(number, int | float) and (dtype := _misfit(number, rule)):
                 path, at = _literal(context, p.arg.offset)
                 kind, better = dtype.rstrip("_"), _nearest(number, dtype)
                 about: Any = {"name": p.name, "number": number, "dtype": kind, "better": better}
-                context.error("default_of_dtype", path, at=at, **about)
+                context.error("default_of_dtype", path, at=at, table=MESSAGES, **about)
 
 
 def _misfit(number: float, rule: DtypeRule) -> str | None:

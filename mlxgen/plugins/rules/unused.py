@@ -7,25 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..model.dtypes import INTEGER
-from ..model.op import Form, GradKind, Op
-from .context import Context
+from ...check.context import Context
+from ...diagnostics import did_you_mean
+from ...model.dtypes import INTEGER
+from ...model.op import Form, GradKind, Op
+from . import MESSAGES
 
 
 def check_unused(context: Context, op: Op) -> None:
     """Warn of arguments and cotangents that formulas should use but do not."""
     cotangents = [f"grad_{name}" for name in context.output_names if not op.single]
-    given = context.raw.unused
+    reasons = context.raw.unused
     names = [*(p.name for p in op.arguments.params), *cotangents]
-    reasons = context.known("unknown_in_unused", given, names, ("unused",))
+    wrong = [name for name in reasons if name not in names]
+    for name in wrong:
+        about = {"name": name, "guess": did_you_mean(name, names), "known": ", ".join(names)}
+        path = ("unused", name)
+        context.error("unknown_in_unused", path, "some", table=MESSAGES, key=True, **about)
     unused = dict.fromkeys(_arguments(op), "composite")
     unused |= {cotangents[i]: "grad" for i in _cotangents(op)}
     for name in reasons:
-        if name not in unused and name not in _left_out(op):
-            context.warning("unused_is_used", ("unused", name), key=True, name=name)
-    for name, key in unused.items() if len(reasons) == len(given) else ():  # else one is misspelled
+        if name in names and name not in unused and name not in _left_out(op):
+            path = ("unused", name)
+            context.warning("unused_is_used", path, table=MESSAGES, key=True, name=name)
+    for name, key in unused.items() if not wrong else ():  # else one is misspelled
         if name not in reasons:
-            context.warning(f"unused_in_{key}", (key,), key=True, name=name)
+            context.warning(f"unused_in_{key}", (key,), table=MESSAGES, key=True, name=name)
 
 
 def _arguments(op: Op) -> Iterator[str]:

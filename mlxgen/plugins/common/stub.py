@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..model.cpp import ELEMENT, GENERATED, VOID, CppType, Declaration
-from ..read.settings import Settings
+from ...model.cpp import ELEMENT, GENERATED, VOID, CppType, Declaration
+from ...read.settings import Settings
 
 
 def kernel_stub(settings: Settings, wanted: Declaration, shared: bool) -> tuple[Path, str]:

@@ -1,0 +1,1 @@
+"""Commands that describe operators and messages: show, list, docs, schema and explain."""

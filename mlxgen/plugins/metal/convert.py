@@ -1,0 +1,446 @@
+"""Converts recorded kernels of `mx.fast.metal_kernel` to entries and Metal files.
+
+An entry describes calls of one form: inputs of the same kinds and ranks, and template arguments
+that are bools. Recorded calls of several forms become several entries. Numbers that differ between
+calls become formulas of sizes (formulas.py), or else arguments. Dtypes that differ become T. All
+others are constants, and the axes of the entry then allow only the recorded sizes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...formula.values import INT_MAX
+from ...model.dtypes import METAL_TYPES
+from ...model.names import free
+from ...read.names import better, clash, cpp_names, meanings
+from ..common.entries import Inline
+from .formulas import Formula, Numbers, Sizes
+from .records import Array, Call, Constant, Kernel, Number, Record, TypeName
+from .signature import ATTRIBUTES, MOST_CONSTANT, Declared, named_type
+
+_SAMPLES = 2
+_RESERVED = ("accumulator", "max_threads")  # in entries with kernels
+_AXES = [*"BTHDKLMNPQRUVWXYZ", *(f"{letter}{i}" for letter in "AB" for i in range(1, 50))]
+_UTILS = '#include "mlx/backend/metal/kernels/utils.h"'  # as MLX does
+
+
+class Unfit(Exception):
+    """The calls cannot be one entry; the text is the reason."""
+
+
+@dataclass
+class Entry:
+    """An entry with its kernel."""
+
+    name: str
+    keys: dict[str, Any]
+    metal: str  # the text of the file
+    notes: list[str]  # sentences for the comment above the entry
+    # The recorded calls, the names of their inputs, and the numbers of further arguments.
+    calls: Sequence[Call]
+    inputs: Sequence[str]
+    asked: Mapping[str, Numbers]
+
+
+@dataclass
+class Names:
+    """The names of operators that are in use."""
+
+    taken: set[str] = field(default_factory=set)
+
+    def new(self, kernel: str) -> str:
+        """Return a name for the operator of a kernel."""
+        name = re.sub(r"\W", "_", kernel, flags=re.ASCII)
+        if not name.isidentifier() or clash(name, "an operator") or name.startswith("_"):
+            name = better(name if name[:1].isalpha() else f"kernel_{name}", "an operator")
+        found, number = name, 2
+        while found in self.taken:
+            found, number = f"{name}_{number}", number + 1
+        self.taken.add(found)
+        return found
+
+
+def convert(record: Record, names: Names) -> Iterator[Entry | Unfit]:
+    """Yield the entries of a kernel, and reasons for calls that cannot be entries."""
+    zeros = {
+        argument.name
+        for call in record.calls
+        for argument in call.template
+        if isinstance(argument, Constant) and int(argument.value) < 1
+    }
+    for calls in _grouped(record.calls, lambda call: _form(call, zeros)):
+        try:
+            yield _Converter(record.kernel, calls).entry(names)
+        except Unfit:
+            for alike in _grouped(calls, lambda call: (_form(call, zeros), _dtypes(call))):
+                try:
+                    yield _Converter(record.kernel, alike).entry(names)
+                except Unfit as reason:
+                    yield reason
+
+
+def _grouped(calls: Iterable[Call], key: Callable[[Call], object]) -> list[list[Call]]:
+    found: dict[object, list[Call]] = {}
+    for call in calls:
+        found.setdefault(key(call), []).append(call)
+    return [*found.values()]
+
+
+def _form(call: Call, zeros: set[str]) -> object:
+    """Return the form of a call: what all calls of an entry have in common."""
+    inputs = [len(i.shape) if isinstance(i, Array) else type(i.value).__name__ for i in call.inputs]
+    template = [
+        (a.name, a.value)
+        if isinstance(a, Constant) and (isinstance(a.value, bool) or a.name in zeros)
+        else (a.name, type(a).__name__)
+        for a in call.template
+    ]
+    ranks = [len(output.shape) for output in call.outputs]
+    return (*inputs, *template, *ranks, call.init_value)
+
+
+def _dtypes(call: Call) -> object:
+    arrays = [*(i for i in call.inputs if isinstance(i, Array)), *call.outputs]
+    types = [a.dtype for a in call.template if isinstance(a, TypeName)]
+    return (*(a.dtype for a in arrays), *types)
+
+
+class _Converter:
+    """Converts calls of one form."""
+
+    def __init__(self, kernel: Kernel, calls: Sequence[Call]) -> None:
+        self.kernel, self.calls = kernel, calls
+        self.first = calls[0]
+        # The arrays and numbers of all calls, by the position of the input.
+        self.arrays: dict[int, list[Array]] = {}
+        self.numbers: dict[int, list[bool | int | float]] = {}
+        for i, values in enumerate(zip(*(call.inputs for call in calls), strict=True)):
+            if isinstance(values[0], Array):
+                self.arrays[i] = [value for value in values if isinstance(value, Array)]
+            else:
+                self.numbers[i] = [value.value for value in values if isinstance(value, Number)]
+                if any(abs(value) > INT_MAX for value in self.numbers[i] if type(value) is int):
+                    raise Unfit(f"{kernel.input_names[i]} has more than 32 bits")
+        # The values of template parameters in all calls, by name.
+        self.dtypes: dict[str, list[str]] = {}
+        self.integers: dict[str, list[bool | int]] = {}
+        for arguments in zip(*(call.template for call in calls), strict=True):
+            name = arguments[0].name
+            if isinstance(arguments[0], TypeName):
+                self.dtypes[name] = [a.dtype for a in arguments if isinstance(a, TypeName)]
+            else:
+                self.integers[name] = [a.value for a in arguments if isinstance(a, Constant)]
+        self.words = {*re.findall(r"\w+", kernel.source + kernel.header)}
+        self.taken = {*self.words, *kernel.input_names, *kernel.output_names, "max_threads", "T"}
+        self.taken |= {argument.name for argument in self.first.template}
+        self.sizes = Sizes()
+        self.asked: dict[str, Numbers] = {}  # further arguments: no formula gives them
+        self.checks: list[dict[str, str]] = []
+
+    # -- names
+
+    def _free(self, name: str) -> str:
+        name = free(name, "arg", lambda n: n in self.taken or bool(clash(n, "an argument")))
+        self.taken.add(name)
+        return name
+
+    def _argument(self, name: str, value: Array | Number) -> str:
+        """Return the name of an argument; without axes, the kernel has a reference of its own."""
+        if isinstance(value, Array) and not value.shape:
+            return self._free(f"{name}_array")
+        return self._free(f"{name}_in") if self._is_reserved(name, "an argument") else name
+
+    def _is_reserved(self, name: str, what: str) -> bool:
+        names = self.kernel.input_names, self.kernel.output_names
+        return clash(name, what) is not None or name in {*meanings(*names), *_RESERVED}
+
+    # -- the parts of an entry
+
+    def entry(self, names: Names) -> Entry:
+        """Return the entry.
+
+        Raises:
+            Unfit: If the calls cannot be one entry.
+        """
+        kernel, first = self.kernel, self.first
+        pairs = list(zip(kernel.input_names, first.inputs, strict=True))
+        self.inputs = [self._argument(name, value) for name, value in pairs]
+        self.outputs = [
+            self._free(f"{name}_out") if self._is_reserved(name, "an output") else name
+            for name in kernel.output_names
+        ]
+        if not self.arrays:
+            raise Unfit("it has no array as an input, which an operator with a kernel needs")
+        if first.init_value:
+            raise Unfit(f"its outputs have the initial value {first.init_value}")
+        self._set_types()
+        axes = self._axes()
+        template = self._template()
+        axes |= self._output_axes()
+        threadgroup = self._extents("threadgroup", [call.threadgroup for call in self.calls])
+        self.sizes.divisors |= {n for call in self.calls for n in call.threadgroup}
+        grid = self._extents("grid", [call.grid for call in self.calls])
+        name = names.new(kernel.name)
+        function = self._free(f"{name}_kernel") if name in self.words else name
+        launch: dict[str, Any] = {"kernel": function, "grid": grid, "threadgroup": threadgroup}
+        if template:
+            launch["template"] = template
+        if first.init_value == 0:
+            launch["zero"] = self.outputs
+        keys: dict[str, Any] = {
+            "signature": self._signature(name),
+            "dispatch": {"metal": launch},
+            "axes": _merged(axes),
+            "dtypes": _merged({self.inputs[i]: types for i, types in self.types.items()}),
+        }
+        if any(self.of_output):
+            of = next((f"{self.inputs[i]}.dtype" for i in self.types if self._is_element(i)), "")
+            named = zip(self.outputs, self.of_output, strict=True)
+            keys["dtype"] = _merged({output: dtype or of for output, dtype in named})
+        if self.checks:
+            keys["checks"] = self.checks
+        if any("float" in array.dtype for arrays in self.arrays.values() for array in arrays):
+            keys["grad"] = "todo" if any(call.with_gradient for call in self.calls) else "none"
+        keys["samples"] = self._samples()
+        about = self.calls, self.inputs, self.asked
+        return Entry(name, keys, self._metal(function), self._comments(), *about)
+
+    def _is_element(self, i: int) -> bool:
+        return isinstance(self.types[i], list)
+
+    def _set_types(self) -> None:
+        """Find the arrays whose dtypes are T, and the dtype of each other one."""
+        inputs = {i: [array.dtype for array in arrays] for i, arrays in self.arrays.items()}
+        outputs = [[call.outputs[i].dtype for call in self.calls] for i in range(len(self.outputs))]
+        every = {d for own in (*inputs.values(), *outputs) for d in own}
+        for dtype in sorted(every):
+            if ("bool_" if dtype == "bool" else dtype) not in METAL_TYPES:
+                raise Unfit(f"kernels of entries have no {dtype}")
+        varied = [own for own in inputs.values() if len(set(own)) > 1]
+        self.group = varied[0] if varied else []
+        if any(own != self.group for own in varied):
+            raise Unfit("the dtypes of its inputs vary in different ways")
+        if any(len(set(own)) > 1 and own != self.group for own in outputs):
+            raise Unfit("the dtypes of its outputs do not follow from those of its inputs")
+        # T is "" for an output, and a list for an input.
+        self.of_output = ["" if own == self.group else own[0] for own in outputs]
+        self.types: dict[int, str | list[str]] = {
+            i: [*dict.fromkeys(own)] if own == self.group else own[0] for i, own in inputs.items()
+        }
+        self.element = ""
+        self.types_by_name: dict[str, str] = {}  # in the kernel
+        for name, own in self.dtypes.items():
+            if own != self.group and len(set(own)) > 1:
+                raise Unfit(f"its template argument {name} varies on its own")
+            if own != self.group:
+                self.types_by_name[name] = named_type(own[0])
+            elif not self.element:
+                self.element = name
+            else:
+                self.types_by_name[name] = self.element
+        self.element = self.element or self._free("T")
+
+    def _axes(self) -> dict[str, str]:
+        """Return the axes of the inputs; name sizes that differ between calls."""
+        named = self.sizes.named
+        for i, values in self.numbers.items():
+            whole = tuple(value for value in values if type(value) is int)
+            if len(whole) == len(values) and len(set(whole)) > 1:
+                named[self.inputs[i]] = whole
+        letters = (name for name in _AXES if name not in self.taken)
+        found = {}
+        for i, arrays in self.arrays.items():
+            axes = []
+            for numbers in zip(*(array.shape for array in arrays), strict=True):
+                formula = self.sizes.formula(numbers, axis=True)
+                if formula is None:
+                    formula = Formula(next(letters), numbers)
+                    named[formula.text] = numbers
+                axes.append(formula.text)
+            found[self.inputs[i]] = " ".join(axes) or "()"
+        for i, arrays in self.arrays.items():
+            size = tuple(math.prod(array.shape) for array in arrays)
+            if len(set(size)) > 1 and size not in named.values():
+                self.sizes.more[f"{self.inputs[i]}.size"] = size
+        return found
+
+    def _find(self, role: str, numbers: Numbers, *, axis: bool = False) -> Formula:
+        """Return a formula, or a further argument."""
+        found = self.sizes.formula(numbers, axis=axis)
+        if found is None:
+            found = Formula(self._free(role), numbers)
+            self.asked[found.text] = self.sizes.named[found.text] = numbers
+        return found
+
+    def _template(self) -> dict[str, Any]:
+        """Return the integer template parameters that differ between calls."""
+        found: dict[str, Any] = {}
+        for name, given in self.integers.items():
+            numbers = tuple(map(int, given))
+            if len(set(numbers)) == 1:
+                self.sizes.divisors.add(numbers[0])
+                continue
+            of = self._find(name.lower(), numbers)
+            values = sorted(set(numbers))
+            found[name] = Inline(of=of.text, values=values)
+            listed = ", ".join(map(str, values))
+            self.checks.append(
+                {
+                    "that": " or ".join(f"{of.operand} == {value}" for value in values),
+                    "else": f"{name}, which is {of.text}, must be one of {listed}",
+                }
+            )
+        return found
+
+    def _output_axes(self) -> dict[str, str]:
+        found = {}
+        for i, name in enumerate(self.outputs):
+            shapes = [call.outputs[i].shape for call in self.calls]
+            axes = [
+                self._find(f"{name}_size", numbers, axis=True).text
+                for numbers in zip(*shapes, strict=True)
+            ]
+            found[name] = " ".join(axes) or "()"
+        return found
+
+    def _extents(self, key: str, given: Sequence[tuple[int, int, int]]) -> list[int | str]:
+        found = [
+            self._find(f"{key}_{axis}", numbers)
+            for axis, numbers in zip("xyz", zip(*given, strict=True), strict=True)
+        ]
+        while len(found) > 1 and found[-1].constant == 1:
+            found.pop()
+        return [each.text if each.constant is None else each.constant for each in found]
+
+    def _signature(self, name: str) -> str:
+        required = [f"{self.inputs[i]}: array" for i in self.arrays]
+        optional = []
+        for i, values in self.numbers.items():
+            text = f"{self.inputs[i]}: {type(values[0]).__name__}"
+            if len(set(values)) == 1 and math.isfinite(values[0]):
+                optional.append(f"{text} = {values[0]}")
+            else:
+                required.append(text)
+        required += [f"{name}: int" for name in self.asked]
+        outputs = [f"{output}: array" for output in self.outputs]
+        result = "array" if self.outputs == ["out"] else f"({', '.join(outputs)})"
+        return f"{name}({', '.join([*required, *optional])}) -> {result}"
+
+    def _samples(self) -> list[dict[str, Any]]:
+        """Return the samples of the calls with the smallest arrays."""
+
+        def size(position: int) -> int:
+            call = self.calls[position]
+            return sum(math.prod(a.shape) for a in call.inputs if isinstance(a, Array))
+
+        found: list[dict[str, Any]] = []
+        for position in sorted(range(len(self.calls)), key=size):
+            sample: dict[str, Any] = {}
+            for name, value in zip(self.inputs, self.calls[position].inputs, strict=True):
+                if isinstance(value, Array):
+                    sample[name] = Inline(shape=[*value.shape])
+                    if value.low is not None:
+                        sample[name].update(low=value.low, high=value.high)
+                elif math.isfinite(value.value):
+                    sample[name] = value.value
+            sample |= {name: numbers[position] for name, numbers in self.asked.items()}
+            if sample not in found:
+                found.append(sample)
+        return found[:_SAMPLES]
+
+    def _comments(self) -> list[str]:
+        count = len(self.calls)
+        notes = [f"{self.kernel.name} of mx.fast.metal_kernel, from {count} recorded calls."]
+        if count == 1:
+            notes[0] = f"{self.kernel.name} of mx.fast.metal_kernel, from one recorded call."
+            notes.append("All sizes are constants; record calls with other sizes for formulas.")
+        if self.asked:
+            what = "an argument" if len(self.asked) == 1 else "arguments"
+            names = ", ".join(self.asked)
+            notes.append(f"{names}: {what}, because no formula of the sizes gives the numbers.")
+        if not self.kernel.ensure_row_contiguous:
+            notes.append("Inputs are copied if they are not row-contiguous.")
+        return notes
+
+    # -- the Metal file
+
+    def _metal(self, function: str) -> str:
+        kernel = self.kernel
+        declared = Declared(
+            *(kernel.name, kernel.input_names, kernel.output_names, kernel.source, kernel.header),
+            *(kernel.ensure_row_contiguous, kernel.atomic_outputs),
+        )
+        shown = dict(zip(self.inputs, cpp_names(self.inputs), strict=True))
+        params: list[str] = []
+        aliases: list[str] = []
+
+        def add(space: str, kind: str, mark: str, new: str, old: str) -> None:
+            params.append(f"{space} {kind}{mark} {new} [[buffer({len(params)})]]")
+            if new != old:
+                aliases.append(f"{space} {kind}{mark} {old} = {new};")
+
+        for i, arrays in self.arrays.items():
+            new, old, types = shown[self.inputs[i]], kernel.input_names[i], self.types[i]
+            kind = named_type(types) if isinstance(types, str) else self.element
+            small = math.prod(arrays[0].shape) < MOST_CONSTANT  # as in MLX
+            few = small and len({array.shape for array in arrays}) == 1
+            if arrays[0].shape:
+                add(f"const {'constant' if few else 'device'}", kind, "*", new, old)
+            else:
+                add("const constant", kind, "*", new, new)
+                aliases.append(f"const constant {kind}& {old} = *{new};")
+        for new, old, dtype in zip(self.outputs, kernel.output_names, self.of_output, strict=True):
+            kind = named_type(dtype) if dtype else self.element
+            add("device", f"atomic<{kind}>" if kernel.atomic_outputs else kind, "*", new, old)
+        for i, values in self.numbers.items():
+            new, old = shown[self.inputs[i]], kernel.input_names[i]
+            add("const constant", type(values[0]).__name__, "&", new, old)
+        infos = (("int", "*", "shape"), ("int64_t", "*", "strides"), ("int", "&", "ndim"))
+        for i, arrays in self.arrays.items():
+            new, old = shown[self.inputs[i]], kernel.input_names[i]
+            for (kind, mark, word), used in zip(infos, declared.infos[i], strict=True):
+                if used and arrays[0].shape:
+                    add("const constant", kind, mark, f"{new}_{word}", f"{old}_{word}")
+        for attribute, kind in ATTRIBUTES.items():
+            if attribute in kernel.source:
+                params.append(f"{kind} {attribute} [[{attribute}]]")
+        aliases += [f"using {name} = {kind};" for name, kind in self.types_by_name.items()]
+        whole = []
+        for constant, given in self.integers.items():
+            if len(set(given)) > 1:
+                whole.append(f"int {constant}")
+            else:
+                kind = type(given[0]).__name__
+                aliases.append(f"constexpr {kind} {constant} = {str(given[0]).lower()};")
+        template = ", ".join([f"typename {self.element}", *whole])
+        lines = [
+            f"// Written by mlxgen import from `{kernel.name}` of mx.fast.metal_kernel.",
+            _UTILS + "\n",
+            *([_code(kernel.header) + "\n"] if kernel.header.strip() else []),
+            *([f"template <{template}>"] if self.group or whole else []),
+            f"[[kernel]] void {function}(",
+            ",\n".join(f"    {param}" for param in params) + ") {",
+            *(f"  {alias}" for alias in aliases),
+            textwrap.indent(_code(kernel.source), "  "),
+            "}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _code(text: str) -> str:
+    """Return code without empty lines around it and without common indentation."""
+    return textwrap.dedent(text).strip("\n").rstrip()
+
+
+def _merged(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a mapping in which keys of equal values are one: `"x, y": B T`."""
+    found: dict[str, tuple[list[str], Any]] = {}
+    for name, value in values.items():
+        found.setdefault(repr(value), ([], value))[0].append(name)
+    return {", ".join(names): value for names, value in found.values()}
