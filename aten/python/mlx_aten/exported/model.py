@@ -630,8 +630,9 @@ def _missing_message(missing: dict[str, list[Node]], file: str) -> str:
         lines.append(f"  {target}, {times} in node '{nodes[0].name}'{_where(nodes[0])}")
         if hint := advice(target):
             lines.append(f"    {hint}")
-    lines.append(
-        "exported.run_decompositions() in torch replaces many operators by simpler ones. Or give a "
-        f"function over MLX's arrays: from_exported(.., operators={{'{_base(min(missing))}': f}})"
-    )
+    lines += [
+        "exported.run_decompositions() in torch replaces many operators by simpler ones.",
+        "Or give a function over MLX's arrays: "
+        f"from_exported(.., operators={{'{_base(min(missing))}': f}})",
+    ]
     return "\n".join(lines)

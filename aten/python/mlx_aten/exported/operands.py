@@ -114,6 +114,12 @@ def _operands(
         values["other"] = _wrapped(values["other"], type_of(values["self"]))
     elif base in PROMOTED:
         types = {name: found for name, value in values.items() if (found := type_of(value))}
+        result, first = tensors.get(next(node.outputs(), "")), types.get("self")
+        if type(values.get("other")) is int and first is not None and result is not None:
+            if first.dtype == result.dtype:
+                values["other"] = _wrapped(values["other"], first)
+            elif _kind(result.dtype) == KINDS.index(mx.floating):
+                values["other"] = float(values["other"])
         if base == "aten.where":
             types.pop("condition", None)
         common = max(
@@ -134,7 +140,7 @@ def _kind(dtype: mx.Dtype | None) -> int:
 
 
 def _wrapped(number: int, array: Tensor | None) -> int:
-    """Return the integer of an array's dtype that torch compares with."""
+    """Return the integer of an array's dtype that torch computes with."""
     if array is None or array.dtype is None or not mx.issubdtype(array.dtype, mx.integer):
         return number
     limits = mx.iinfo(array.dtype)
