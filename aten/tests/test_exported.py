@@ -53,6 +53,7 @@ REWRITES = {
     "resnet_train": {},
     "resnet_train_core": {},
     "torchao_dynamic": {"quantized_matmul": 2},
+    "torchao_embedding": {"quantized_matmul": 2},
     "torchao_weights": {"quantized_matmul": 4},
     "unet": {},
     "vit": {"attention": 2, "layer_norm": 5},

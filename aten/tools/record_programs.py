@@ -616,6 +616,30 @@ def torchao_weights() -> Program:
     return Program(unwrap_tensor_subclass(module), (torch.randn(3, 32),))
 
 
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(12, 64)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.out = nn.Linear(64, 12, bias=False)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.out(self.embedding(tokens) * self.scale)
+
+
+@program
+def torchao_embedding() -> Program:
+    """An embedding whose weight of 4 bits is also that of the last layer."""
+    from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_
+    from torchao.utils import unwrap_tensor_subclass
+
+    config = IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32))
+    module = Tokens()
+    quantize_(module, config, lambda module, _: isinstance(module, nn.Embedding | nn.Linear))
+    return Program(unwrap_tensor_subclass(module), (torch.tensor([[1, 2, 11], [0, 5, 1]]),))
+
+
 @program
 def torchao_dynamic() -> Program:
     """Weights of 4 and 8 bits, with activations that are quantized, too."""

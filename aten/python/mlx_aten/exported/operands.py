@@ -33,6 +33,7 @@ PROMOTED = {
 # These compute in float32 with a 16-bit array and a 0-d float32 array, as MLX does.
 ARITHMETIC = {f"aten.{n}" for n in ("add", "sub", "rsub", "mul", "div", "true_divide")}
 COMPARISONS = {f"aten.{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+CLAMPS = {f"aten.{n}" for n in ("clamp", "clip", "clamp_min", "clamp_max")}
 KINDS = (mx.bool_, mx.integer, mx.floating, mx.complexfloating)  # in the order of promotion
 
 # Indices into an axis: the names of the array, of the axis (or its number; None: all elements), and
@@ -161,6 +162,8 @@ class _Preparation:
                 values["other"] = _wrapped(values["other"], first)
             elif _kind(result.dtype) == KINDS.index(mx.floating):
                 values["other"] = float(values["other"])
+        for bound in ("min", "max") if base in CLAMPS else ():
+            values[bound] = _limited(values.get(bound), first)
         if base == "aten.where":
             types.pop("condition", None)
         with_axes = [found.dtype for found in types.values() if found.shape]
@@ -178,6 +181,16 @@ def _kind(dtype: mx.Dtype | None) -> int:
     if dtype is None:
         return len(KINDS)
     return next(at for at, kind in enumerate(KINDS) if mx.issubdtype(dtype, kind))
+
+
+def _limited(number: Value, array: Tensor | None) -> Value:
+    """Return a bound of an array of integers that is one of its dtype."""
+    if type(number) is not int or array is None or array.dtype is None:
+        return number
+    if not mx.issubdtype(array.dtype, mx.integer):
+        return number
+    limits = mx.iinfo(array.dtype)
+    return min(max(number, limits.min), limits.max)
 
 
 def _wrapped(number: int, array: Tensor | None) -> int:
