@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SOURCES := pyproject.toml $(wildcard mlx_ops.yaml ops/*.yaml README.md) \
   $(shell find csrc kernels python mlxgen -type f \
     -not -path '*/__pycache__/*' -not -path '*.egg-info/*' 2>/dev/null)
-CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
+CPP_SOURCES := $(shell find csrc kernels examples/ports mlxgen/runtime benchmarks -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
 
 ATEN_SOURCES := aten/pyproject.toml aten/aten.yaml $(shell find aten/csrc aten/kernels aten/python -type f \
@@ -74,7 +74,7 @@ metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal
 
 # With torch, in .venv or in another environment (TORCH=its python), the samples are also recorded again.
 aten: .venv/.aten ## Build mlx_aten (aten/), and run its tests (PYTEST_ARGS; TORCH=python: compare with it)
-	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),aten/tests $(PARALLEL))
+	@ATEN_TORCH='$(TORCH)' $(BIN)/python -m pytest $(or $(PYTEST_ARGS),aten/tests $(PARALLEL))
 	@$(if $(PYTEST_ARGS),,$(BIN)/python aten/tools/live.py $(if $(TORCH),--torch $(TORCH)))
 
 .venv/.aten: .venv/.built $(ATEN_SOURCES)

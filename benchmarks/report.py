@@ -26,6 +26,7 @@ TITLES = {
     "cores": "Several cores",
     "training": "Kernels for training",
     "small": "Small calls",
+    "donation": "Donated arrays",
     "linalg": "Small matrices",
     "aten": "Operators of ATen",
     "aten_operators": "Operators of ATen against mlx.core",

@@ -31,7 +31,7 @@ COMMANDS = {
     "new": "plugins.start.commands.new",
     "rebuild": "plugins.rebuild.command.rebuild_command",
     "schema": "plugins.describe.command.schema",
-    "show": "command.cli.show",
+    "show": "plugins.describe.command.show",
     "test": "plugins.interactive.test.test",
 }
 

@@ -44,6 +44,7 @@ class Message(Row):
     code: str = Field(pattern=_CODE, description="errors.md explains it.")
     text: str
     note: str | None = Field(None, description="A note about a second location.")
+    problems: dict[str, str] = Field({}, description="The texts of {problem} by name.")
     help: str | list[str | Help] | None = Field(
         description="The help, or that of the first key that the code passes, else the default."
     )
@@ -62,7 +63,9 @@ def _messages(messages: dict[str, Message]) -> dict[str, Any]:
             "text": message.text,
             "helps": {key: help.text for key, help in by_key},
             "fixes": {k: (help.fix, help.certain) for k, help in by_key if help.fix is not None},
-        } | ({"note": message.note} if message.note else {})
+        }
+        more = {"note": message.note, "problems": message.problems}
+        found[name] |= {key: value for key, value in more.items() if value}
     return found
 
 

@@ -223,7 +223,7 @@ def _dtypes(context: Context) -> tuple[dict[str, str], list[Group]]:
         mappings = {("dtypes", i): g for i, g in enumerate(given or ()) if isinstance(g, dict)}
     if not mappings:
         words = [word for word in given or () if isinstance(word, str)]
-        return {}, [Group(arrays, _expand(context, words, ("dtypes",)) or usual)]
+        return {}, [Group(arrays, expand_dtypes(context, words, ("dtypes",)) or usual)]
     fixed: dict[str, str] = {}
     groups: list[Group] = []
     places: dict[str, Path] = {}
@@ -262,7 +262,7 @@ def _group(
     for key, names in context.known_in("unknown_in_dtypes", mapping, arrays, *path).items():
         dtypes: tuple[str, ...] = (ACCUMULATOR,)
         if mapping[key] != [ACCUMULATOR]:
-            dtypes = _expand(context, mapping[key], (*path, key))
+            dtypes = expand_dtypes(context, mapping[key], (*path, key))
         if len(dtypes) == 1:
             fixed |= dict.fromkeys(names, dtypes[0])
         elif group.dtypes and dtypes and dtypes != group.dtypes:
@@ -272,7 +272,7 @@ def _group(
     return group
 
 
-def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ...]:
+def expand_dtypes(context: Context, names: Iterable[str], path: Path) -> tuple[str, ...]:
     """Return the dtypes of a list, with its categories expanded."""
     found: dict[str, None] = {}
     words = [{"bool": "bool_", "any": "generic"}.get(name, name) for name in names]

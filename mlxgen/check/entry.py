@@ -24,9 +24,10 @@ from .others import Others
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 DEEPEST = 10  # nested submodules, each a folder
+LONGEST = 200  # characters of a name, which is that of a file
 # Keys that must be valid before the forward computation can be resolved.
 _FORM_KEYS = frozenset(
-    {"dispatch", "composite", "cpp", "axes", "shape", "dtype", "dtypes", "manual"}
+    {"dispatch", "composite", "cpp", "axes", "shape", "dtype", "dtypes", "manual", "donate"}
 )
 _KERNEL_KEYS = ("integers", "vmap", "jvp", "manual")
 
@@ -98,11 +99,10 @@ def _check_names(context: Context) -> None:
     """Check the entry's names in C++ and in Python, independently of other entries."""
     raw, name, signature = context.raw, context.name, context.signature
     reason = clash(name, "an operator") if raw.name else None
-    problem = f"cannot be used: {reason}" if reason else None
-    if raw.name and not _IDENTIFIER.match(name):
-        problem = "is not a C++ identifier"
-    if problem:
-        context.error("bad_name", ("name",), *_dotted(name), **_last(name), problem=problem)
+    problem = "no_identifier" if raw.name and not _IDENTIFIER.match(name) else "taken"
+    if reason or problem == "no_identifier":
+        about: Any = {"problem": problem, "reason": reason}
+        context.error("bad_name", ("name",), *_dotted(name), **_last(name), **about)
     elif _other_name(raw, signature):
         key = next(key for key in reversed(SIGNATURES) if getattr(raw, key))
         context.error("two_names", (key,), other=signature.name, name=raw.name)
@@ -114,10 +114,10 @@ def _check_names(context: Context) -> None:
         module, short = "", python_name
         if path[:1] == ("aliases",):
             module, _, short = python_name.rpartition(".")
-        if problem := _python_problem(short, GENERATED["stubs"]):
+        if why := _python_problem(short, GENERATED["stubs"]):
             where = str(path[0]) if path else "name"
             keys = [*(_dotted(python_name) if where != "aliases" else []), where]
-            context.error("bad_python_name", path, *keys, **_last(python_name), problem=problem)
+            context.error("bad_python_name", path, *keys, **_last(python_name), problem=why)
         elif module:
             _check_module(context, module, path)
     if raw.module is not None:
@@ -127,11 +127,12 @@ def _check_names(context: Context) -> None:
 def _check_module(context: Context, module: str, path: Path) -> None:
     """Report a path of submodules that Python cannot have."""
     parts = module.split(".")
-    for part in parts[:DEEPEST]:
-        problem = _python_problem(part)
-        if len(parts) > DEEPEST:
-            part, problem = parts[DEEPEST], f"is nested more than {DEEPEST} levels deep"
-        if problem:
+    if len(parts) > DEEPEST:
+        about: Any = {"part": parts[DEEPEST], "problem": "deep", "limit": DEEPEST}
+        context.error("bad_module", path, module=module, **about)
+        return
+    for part in parts:
+        if problem := _python_problem(part):
             context.error("bad_module", path, module=module, part=part, problem=problem)
             break
 
@@ -163,18 +164,16 @@ def _check_meanings(context: Context) -> None:
 
 
 def _python_problem(name: str, types: Collection[str] = ()) -> str | None:
-    """Return the reason why ``name`` cannot be a public name in Python, if any."""
-    if not _IDENTIFIER.match(name):
-        return "is not an identifier"
-    if keyword.iskeyword(name):
-        return "is a Python keyword"
-    if name.startswith("__"):
-        return "is reserved, because it begins with two underscores"
-    if len(name) > 200:
-        return "has more than 200 characters, which is too long for a file name"
-    if name in GENERATED["packages"]:
-        return "is reserved in every package"
-    return "is a type in the generated stubs" if name in types else None
+    """Return why ``name`` cannot be a public name in Python: a name in messages.yaml, or None."""
+    problems = {
+        "no_identifier": not _IDENTIFIER.match(name),
+        "keyword": keyword.iskeyword(name),
+        "underscores": name.startswith("__"),
+        "long": len(name) > LONGEST,
+        "of_packages": name in GENERATED["packages"],
+        "of_stubs": name in types,
+    }
+    return next((problem for problem, is_so in problems.items() if is_so), None)
 
 
 def form_known(context: Context) -> bool:

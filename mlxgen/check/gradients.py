@@ -42,7 +42,7 @@ def derivatives(context: Context, env: Environment) -> Derivatives:
 def _gradients(context: Context, env: Environment) -> list[Grad]:
     given, kernels = context.raw.grad, context.form is Form.KERNELS
     arrays = env.arguments.arrays
-    if given == "none":
+    if given in ("none", "todo"):
         return [_without_gradient(p) for p in arrays]
     texts = given if isinstance(given, dict) else {}
     grads: list[Grad] = []

@@ -120,7 +120,7 @@ def _view_function(item: Dispatch) -> Expected:
         several = "it has more than one template parameter" if function.template[1:] else None
         return item.template_problem(function) or several
 
-    params = [Slot(p.declared, _view_types(item, p)) for p in item.arguments.params]
+    params = [Slot(p.declared, _view_types(item, p)) for p in item.passed]
     for name, element in zip(item.context.output_names, item.elements, strict=False):
         params.append(Slot(name, (CppType("Out", "mlxgen", (element,)),), is_output=True))
     elements = (element_type(item.dtypes[0]),)

@@ -38,12 +38,13 @@ def read_lets(context: Context) -> None:
     taken = names_in_use(context)
     problems = {name: _problem(context, name) for name in context.raw.let}
     # The names of members end in an underscore.
-    valid = [name for name, problem in problems.items() if not problem]
+    valid = [name for name, (problem, _) in problems.items() if not problem]
     names = free_names(valid, "let", lambda cpp: cpp in taken or cpp[-1] == "_" or in_cpp(cpp))
     for name, text in context.raw.let.items():
         path: Path = ("let", name)
-        if problem := problems[name]:
-            context.error("bad_let", path, key=True, name=name, problem=problem)
+        problem, reason = problems[name]
+        if problem:
+            context.error("bad_let", path, key=True, name=name, problem=problem, reason=reason)
         cpp = names.get(name, name)
         try:
             found = words(parsed(text))
@@ -62,24 +63,22 @@ def read_lets(context: Context) -> None:
         context.lets[name] = Let(text, cpp, every, depth, broken=bool(problem))
 
 
-def _problem(context: Context, name: str) -> str | None:
-    """Return the reason why a `let` cannot have a name, if any."""
+def _problem(context: Context, name: str) -> tuple[str, str | None]:
+    """Return why a `let` cannot have a name: a name in messages.yaml or "", and the reason."""
     signature = context.signature
     arrays, outputs = [arg.name for arg in signature.arrays], context.output_names
     if not name.isidentifier() or not name.isascii():
-        return "is not an identifier"
-    if any(arg.name == name for arg in signature.args):
-        return "is an argument"
-    if name in outputs:
-        return "is an output"
-    if name in context.axes.lengths:
-        return "is a named axis"
-    if name in MODULES:
-        return "is a module of MLX"
-    if name in CONSTANTS:
-        return "is a constant of formulas"
+        return "no_identifier", None
+    others: dict[str, Collection[str]] = {
+        "argument": [arg.name for arg in signature.args],
+        "output": outputs,
+        "axis": context.axes.lengths,
+        "module": MODULES,
+        "constant": CONSTANTS,
+    }
     reason = clash(name, "an argument") or meanings(arrays, outputs).get(name)
-    return f"cannot be used: {reason}" if reason else None
+    problem = next((of for of, names in others.items() if name in names), "taken" if reason else "")
+    return problem, reason
 
 
 def check_unused_lets(

@@ -12,6 +12,7 @@ import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import NoneType
 from typing import Any, NamedTuple
 
 from ..diagnostics import did_you_mean
@@ -29,7 +30,13 @@ AXES = 32
 _USUAL = ArraySample()
 _ORDERS = ("sorted", "distinct", "any")
 
-Problem = tuple[Path, str]  # path inside the value, and message
+
+class Problem(NamedTuple):
+    """A problem of a sample's value."""
+
+    path: Path  # inside of the value
+    name: str  # in messages.yaml
+    about: Mapping[str, Any] = {}  # its parameters
 
 
 class Bounds(NamedTuple):
@@ -50,8 +57,7 @@ def check_samples(context: Context, arguments: Arguments) -> dict[int, Sample]:
         found = {name: next(_problems(types[name], sample[name]), None) for name in known}
         for name, problem in found.items():
             if problem:
-                path = (*base, name, *problem[0])
-                context.error("bad_sample", path, name=name, problem=problem[1])
+                _report(context, i, name, problem)
         for name in sorted(needed - set(sample)):
             context.error("no_sample", base, name=name)
         if not any(found.values()) and needed <= set(known) == set(sample):
@@ -67,62 +73,65 @@ def check_samples(context: Context, arguments: Arguments) -> dict[int, Sample]:
     return fitting
 
 
+def _report(context: Context, i: int, name: str, problem: Problem) -> None:
+    """Report a problem of an argument in the sample at ``i``."""
+    path = ("samples", i, name, *problem.path)
+    context.error("bad_sample", path, name=name, problem=problem.name, **problem.about)
+
+
 def _problems(type: Type, value: Any) -> Iterator[Problem]:
     """Yield the problems of a sample's value for an argument of this type."""
     if value is None:
         if not type.optional:
-            yield (), f"{with_article(type)} cannot be None"
+            yield Problem((), "none", {"type": with_article(type)})
     elif type.is_union and not isinstance(value, ArraySample):
         if not type.takes(value):
-            like = "a mapping, such as {shape: [3, 4]}"
-            yield (), f"expected one of {type.listed_choices}, or {like} for an array"
+            yield Problem((), "union", {"choices": type.listed_choices})
     elif type.kind is Kind.ARRAY:
         if isinstance(value, ArraySample):
             yield from _array_problems(value)
         else:
-            like = "{shape: [3, 4], low: 0, high: 1}"
-            yield (), f"an array must be described by a mapping, such as {like}"
+            yield Problem((), "array")
     elif type.kind in (Kind.ARRAYS, Kind.OPTIONALS):
-        absent = type.kind is Kind.OPTIONALS
-        items = value if isinstance(value, list) else [value]
-        right = all(isinstance(item, ArraySample) or (absent and item is None) for item in items)
-        for i, item in enumerate(items) if right and items is value else ():
-            if item is not None:
-                yield from (((i, *path), problem) for path, problem in _array_problems(item))
-        if not right or items is not value:
-            like = "[{low: 0}, null]" if absent else "[{low: 0}, {low: 1}]"
-            yield (), f"a {type.kind.label} must be a list of mappings, such as {like}"
+        kinds = (ArraySample, NoneType) if type.kind is Kind.OPTIONALS else ArraySample
+        if not isinstance(value, list) or not all(isinstance(item, kinds) for item in value):
+            yield Problem((), type.kind.value, {"kind": type.kind.label})
+            return
+        for i, item in enumerate(value):
+            for found in _array_problems(item) if item is not None else ():
+                yield found._replace(path=(i, *found.path))
     else:
         value = type.spread(value)
-        wanted = with_article(type) + f" of length {type.length}" * ((type.length or 1) > 1)
+        more = f" of length {type.length}" if (type.length or 1) > 1 else ""
         if type.kind is Kind.INT and isinstance(value, int):
-            wanted += " of 64 bits" if type.int64 else " of 32 bits"
-        wanted = f"one of {type.listed_choices}" if type.choices else wanted
+            more = " of 64 bits" if type.int64 else " of 32 bits"
         if not type.takes(value) or (type.kind is Kind.SHAPE and min(value, default=0) < 0):
-            yield (), f"expected {wanted}"
+            wanted = f"one of {type.listed_choices}" if type.choices else with_article(type)
+            yield Problem((), "other", {"type": wanted, "more": more})
         elif type.kind in REAL and abs(value) > 1e308 and math.isfinite(value):
-            yield (), "the number is too large"
+            yield Problem((), "large")
 
 
 def _array_problems(sample: ArraySample) -> Iterator[Problem]:
     """Yield the problems of an array's description that do not depend on the argument."""
     if sample.dtype is not None and sample.dtype not in (*DTYPES, "bool"):
-        yield ("dtype",), f"unknown dtype '{sample.dtype}'{did_you_mean(sample.dtype, DTYPES)}"
+        near = did_you_mean(sample.dtype, DTYPES)
+        yield Problem(("dtype",), "dtype", {"dtype": sample.dtype, "near": near})
     shape = sample.shape or []
     if len(shape) > AXES or any(not 0 <= n < 1 << 31 for n in shape):
-        yield ("shape",), f"{shape} is not a valid shape of at most {AXES} axes"
+        yield Problem(("shape",), "shape", {"shape": shape, "limit": AXES})
     given = sample.model_fields_set
     if sample.values is not None:
         if {"shape", "away_from"} & given:
-            yield (), "`values` cannot be combined with shape or away_from"
+            yield Problem((), "values_of_shape")
         if len(missing := {"low", "high"} - given) == 1:
-            yield (), f"`{min(missing)}` is missing: arrays of other shapes get random numbers"
+            yield Problem((), "one_end", {"end": min(missing)})
         if _shape_of(sample.values) is None:
-            yield ("values",), "`values` must be numbers in nested lists of equal lengths"
+            yield Problem(("values",), "values")
     if sample.away_from and (sample.sorted or sample.positive_definite):
-        yield ("away_from",), "sorted numbers and matrices cannot be kept away from points"
+        yield Problem(("away_from",), "away_from")
     if sample.positive_definite and (wrong := {"low", "high", *_ORDERS} & given):
-        yield (), f"`positive_definite` cannot be combined with {' or '.join(sorted(wrong))}"
+        yield Problem((), "definite", {"others": " or ".join(sorted(wrong))})
 
 
 def _shape_of(values: Any) -> tuple[int, ...] | None:
@@ -178,8 +187,7 @@ def _read_bound(
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             raise Impossible(f"its value is {value}")
     except Impossible as error:
-        problem = f"the bound cannot be computed: {error}"
-        context.error("bad_sample", where, name=path[1], problem=problem)
+        context.error("bad_sample", where, name=path[1], problem="bound", error=error)
         return
     bounds.found[path] = ast.unparse(tree), value
     bounds.lets.update(expr.lets)
@@ -196,8 +204,12 @@ def _check_dtypes(
             if not (rule.resolve(dtype) or several):
                 others = [r for r in arguments.rules if len(r.dtypes) > 1]
                 sums = context.form is Form.KERNELS and bool(others)
-                where, problem = ("samples", i, *path, "dtype"), _why_no_dtype(dtype, rule, sums)
-                context.error("bad_sample", where, name=path[0], problem=problem)
+                name = "of_entry"
+                if dtype == "float64" and rule.dtypes == ("float32",):
+                    name = "float64_sums" if sums else "float64"
+                about = {"argument": rule.params[0].name, "known": ", ".join(rule.dtypes)}
+                problem = Problem((*path[1:], "dtype"), name, {"dtype": dtype, **about})
+                _report(context, i, str(path[0]), problem)
 
 
 def _described(sample: Sample) -> Iterator[tuple[Path, ArraySample]]:
@@ -240,20 +252,6 @@ class Call(NamedTuple):
             with suppress(IndexError):  # too few axes, which a condition reports
                 names.setdefault(axis, names[array].shape[at])
         return names
-
-
-def _why_no_dtype(dtype: str, rule: DtypeRule, sums: bool) -> str:
-    """Return the problem of a dtype that an argument does not accept.
-
-    ``sums`` is true if the argument's dtype could be `accumulator`.
-    """
-    known, name = ", ".join(rule.dtypes), rule.params[0].name
-    also = ""
-    if dtype == "float64" and known == "float32":
-        also = f"; remove the dtype, or write `dtypes: {{{name}: floating}}`"
-        if sums:
-            also += ", or `accumulator`, which is float64 next to float64 arrays"
-    return f"{dtype} is not one of its dtypes ({known}){also}"
 
 
 def _attribute(p: Parameter, sample: Mapping[str, Any]) -> Any:

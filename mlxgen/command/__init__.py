@@ -1,4 +1,4 @@
-"""The commands check, generate and show, and the files that they write."""
+"""The commands check and generate, and the files that they write."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The commands check, generate and show, and what all commands have in common.
+"""The commands check and generate, and what all commands have in common.
 
 Commands print text by default (with rich, on a terminal) and JSON with ``--format json``. Exit
 status: 0 success, 1 errors in the project or pending changes, 2 invalid command line. Slow imports
@@ -314,38 +314,3 @@ def generate(
 
 def _count(operators: int) -> str:
     return f"{operators} operator{'s' * (operators != 1)}"
-
-
-@command("project")
-@click.argument("words", nargs=-1, required=True, metavar="[FILE] OP [PART]")
-def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
-    """Print the generated code of an operator and its overloads, without building.
-
-    PART is one of header, source, binding, stub, doc, metal, json, or a language such as c or rust.
-    Default: header and source.
-    """
-    from ..render import files
-
-    file = None
-    if Path(words[0]).suffix in (".yaml", ".yml") or not all(map(files.is_part, words[1:2])):
-        file, words = EXISTING_FILE.convert(words[0], None, None), words[1:]
-    if not words or len(words) > 2 or not all(map(files.is_part, words[1:])):
-        parts = ", ".join([*files.PARTS, *known.names()])
-        raise click.UsageError(f"expected [FILE] OP [PART]; PART is one of {parts}")
-    ops, sources, settings = load(diags, project, file, words[:1], strict=False, partly=True)
-    require(bool(ops))
-    for op in ops:
-        for name in words[1:] or ("header", "source"):
-            say(files.part(op, name, settings, sources.metal_text), files.PARTS.get(name, name))
-
-
-def say(text: str, language: str) -> None:
-    """Print code, in color on a terminal."""
-    if not sys.stdout.isatty():
-        click.echo(text, nl=not text.endswith("\n"))
-        return
-    from rich.console import Console
-    from rich.syntax import Syntax
-
-    wrapped = language == "markdown"
-    Console().print(Syntax(text, language, background_color="default", word_wrap=wrapped))

@@ -52,9 +52,12 @@ class Message(NamedTuple):
     helps: dict[str, str]
     fixes: dict[str, tuple[str, bool]]  # text, certain
     note: str = ""
+    problems: Mapping[str, str] = {}  # the texts of the parameter `problem`, by name
 
     def filled(self, keys: Iterable[str], about: Mapping[str, object]) -> Rendered:
         """Fill in the templates, with the help of the first key that has one, else the default."""
+        if self.problems:
+            about = {**about, "problem": self.problems[str(about["problem"])].format(**about)}
         key = next((key for key in (*keys, "") if key in self.helps), "")
         text = self.helps[key].format(**about) if key in self.helps else None
         help: Help = text

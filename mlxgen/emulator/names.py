@@ -137,7 +137,7 @@ def unknown_names(reader: Reader, unit: Unit, shared: bool) -> Iterator[SourceEr
                 meant = TYPES
                 if what == "function":
                     declared = (
-                        f.name for source in read for f in reader.file(source.path).functions
+                        f.name for source in read for f in reader.declared(source).functions
                     )
                     meant = [*FUNCTIONS, *declared]
                 near = did_you_mean(name, meant)

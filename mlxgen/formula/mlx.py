@@ -301,23 +301,17 @@ def usage(params: Sequence[PythonParam], name: str, method: bool, typed: bool = 
     return f"{'.' * method}{name}({', '.join(words)})"
 
 
-def bind_any(function: MlxFunction, args: Args) -> tuple[Sequence[PythonParam], dict[str, Value]]:
-    """Return the first signature that accepts the arguments, and the bound arguments."""
-    for params in function.signatures[:-1]:
-        try:
-            return params, bind(params, args)
-        except Wrong:
-            pass
-    return function.signatures[-1], bind(function.signatures[-1], args)
+Bound = tuple[Sequence[PythonParam], dict[str, Value]]  # a signature and the given arguments
 
 
-def alternatives(
-    function: MlxFunction, args: Args
-) -> Iterator[tuple[Sequence[PythonParam], dict[str, Value]]]:
-    """Yield the signatures that accept the arguments by number and name, with these arguments."""
+def candidates(function: MlxFunction, args: Args) -> list[Bound]:
+    """Return the signatures that accept the arguments by number and name, or raise ``Wrong``."""
+    found = list[Bound]()
     for params in function.signatures:
         with suppress(Wrong):
-            yield params, bind(params, args)
+            found.append((params, bind(params, args)))
+    last = function.signatures[-1]
+    return found or [(last, bind(last, args))]
 
 
 def complete(params: Sequence[PythonParam], bound: Mapping[str, Value]) -> dict[str, Value]:
@@ -356,31 +350,25 @@ def select(function: MlxFunction, bound: Mapping[str, Value], stream: Cpp) -> Cp
         found = apply(overload, bound, [stream] if function.stream else [])
         if found is not None:
             return found
-    # A conditional value that may be None selects an overload for each case.
     for name, value in bound.items():
-        if value.cases is not None:
-            test, *cases = value.cases
-            yes, no = [select(function, {**bound, name: case}, stream) for case in cases]
+        for test, one, other in splits(value):
+            yes = select(function, {**bound, name: one}, stream)
+            no = yes and select(function, {**bound, name: other}, stream)
             if yes is not None and no is not None:
                 return ternary(test, yes, no)
-    # A union selects an overload for each of its strings, and one for the array.
-    for name, value in bound.items():
-        if value.kind == "union":
-            string = constant(next(c for c in value.choices if c in value.states), value.at)
-            rest = remaining(value, value.states - {string.const})
-            yes, no = [select(function, {**bound, name: one}, stream) for one in (string, rest)]
-            if yes is None or no is None:
-                return None
-            return ternary(binary("==", value.mode, string.cpp), yes, no)
-    # If overloads differ by the presence of an optional argument, decide at run time.
-    for name, value in bound.items():
-        if value.optional and value.name is not None:
-            given = select(function, {**bound, name: dereferenced(value)}, stream)
-            none = constant(None, value.at)
-            absent = given and select(function, {**bound, name: none}, stream)
-            if given is not None and absent is not None:
-                return ternary(present(value.cpp), given, absent)
     return None
+
+
+def splits(value: Value) -> Iterator[tuple[Cpp, Value, Value]]:
+    """Yield the tests at run time that select an overload, with the value for each outcome."""
+    if value.cases is not None:
+        yield value.cases
+    if value.kind == "union":
+        string = constant(next(c for c in value.choices if c in value.states), value.at)
+        rest = remaining(value, value.states - {string.const})
+        yield binary("==", value.mode, string.cpp), string, rest
+    if value.optional and value.name is not None:
+        yield present(value.cpp), dereferenced(value), constant(None, value.at)
 
 
 def apply(overload: Overload, bound: Mapping[str, Value], last: Sequence[Cpp]) -> Cpp | None:

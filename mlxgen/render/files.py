@@ -9,27 +9,29 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..model.dtypes import FLOATING
-from ..model.languages import Package, exists, language
+from ..model.languages import Package, language
 from ..model.op import Form, Op, metal_stem
 from ..model.used import SCHEMA
 from .cpp import FILTERS, View, raw_string
-from .format import formatted
 from .python import check_samples, docstring_item, op_dict, python_def
-from .reference import InPlace, Reference, inplace, markdown
+from .reference import InPlace, Reference, inplace
 from .templates import Templates
 
 MACROS = ("arguments.j2", "operator.j2", "primitive.j2")
 TEMPLATES = Templates(
     Path(__file__).parent / "templates",
-    {**FILTERS, "markdown": markdown, "docstring_item": docstring_item},
+    {**FILTERS, "docstring_item": docstring_item},
     MACROS,
     floating=FLOATING,
 )
+# The module that writes the reference; the generator imports no plug-in.
+PAGES = "mlxgen.plugins.reference.pages"
 LARGE = 256  # number of composites from which on fewer and larger files are compiled
 SHARD = 16  # approximate number of operators per binding file; four times as many if LARGE
 MANY = 64  # number of quickly compiled sources from which on these are compiled in groups
@@ -105,7 +107,7 @@ def pieces(op: Op, package: Package) -> Pieces:
     view = View(op)
     kernel = op.forward.kernel("metal")
     declarations = dict[str, str]()
-    page = Reference(op, package, declarations)
+    page = Reference(op, package)
     texts: dict[str, Any] = {
         "python_def": python_def(op),
         "docstring": docstring(page, package),
@@ -124,7 +126,7 @@ def pieces(op: Op, package: Package) -> Pieces:
     languages: dict[str, Any] = {}
     for name in () if op.entry.internal else package.languages:
         declarations[name], languages[name] = language(name).renderer.piece(op, package)
-    summary, usage, details = _blocks("reference.md.j2", package, op=page)
+    summary, usage, details = import_module(PAGES).parts(op, package, declarations)
     return Pieces(
         name=op.name,
         python_name=op.python_name,
@@ -157,9 +159,9 @@ def pieces(op: Op, package: Package) -> Pieces:
             if variant is not None
         },
         languages=languages,
-        summary=summary.strip(),
-        usage=usage.strip(),
-        details=details.strip(),
+        summary=summary,
+        usage=usage,
+        details=details,
         checks=[repr(sample) for sample in check_samples(op)],
         json=_to_json(facts)[1:-1],
     )
@@ -182,47 +184,7 @@ def op_source(view: View, package: Package) -> str:
 def definition(op: Op, package: Package) -> str:
     """Render the .cpp file of one op without its includes."""
     (code,) = _blocks(_source_template(op), package, op=View(op))
-    return formatted(code)
-
-
-# The parts that ``part`` can render, except interfaces for other languages, with their languages.
-PARTS: Mapping[str, str] = {
-    "header": "cpp",
-    "source": "cpp",
-    "binding": "cpp",
-    "stub": "python",
-    "doc": "rst",
-    "metal": "cpp",
-    "json": "json",
-}
-
-
-def is_part(name: str) -> bool:
-    """Return whether ``part`` can render a part."""
-    return name in PARTS or exists(name)
-
-
-def part(op: Op, name: str, package: Package, metal_text: MetalText) -> str:
-    """Render one part of an op's output, for ``mlxgen show``."""
-    if name == "stub":
-        return f"def {op.python_name}{python_def(op)}: ...\n"
-    if name == "doc":
-        return docstring(Reference(op, package, {}), package) + "\n"
-    if name == "json":
-        return json.dumps(op_dict(op), indent=1, ensure_ascii=False) + "\n"
-    if name == "metal":
-        kernel = op.forward.kernel("metal")
-        if kernel is None:
-            return f"// {op.name} has no Metal kernel\n"
-        text = metal_text(kernel.include, kernel.shared)
-        return f"{text}\n// For each element: {metal_element(op)};\n" if kernel.scalar else text
-    if name not in PARTS and op.entry.internal:
-        return f"/* {op.name} is internal: {name.capitalize()} cannot call it */\n"
-    if name not in PARTS:
-        return language(name).renderer.code(op, package)
-    made = pieces(op, package)
-    texts = {"header": made.header, "source": made.source}
-    return formatted(texts.get(name) or bindings([made], 0, package))
+    return code
 
 
 def metal_element(op: Op) -> str:
@@ -287,7 +249,7 @@ def package_files(
             draws_keys=any(p.draws_keys for p in made),
         )
     files["python/ops.json"] = _table(made, internal)
-    files["docs/operators.md"] = reference(made, package)
+    files["docs/operators.md"] = import_module(PAGES).reference(made, package)
     for include, shared in sorted({(p.metal, p.shared) for p in made if p.metal}):
         stem = metal_stem(include)
         path = f"include/{name}/metal/{stem}_metal.h"
@@ -439,43 +401,6 @@ def _first_overloads(public: Iterable[Pieces]) -> dict[str, str]:
         first[p.name] = next(iter(same), p.name)
         owners |= dict.fromkeys(p.paths, p.name)
     return first
-
-
-def reference(made: Iterable[Pieces], package: Package, folder: str = "") -> str:
-    """Return the reference of all public operators.
-
-    Args:
-        made: The operators.
-        package: Their package.
-        folder: If each has a page: the folder with these, relative to the reference.
-    """
-    return _render("references.md.j2", package, modules=reference_modules(made), folder=folder)
-
-
-def reference_page(overloads: Sequence[Pieces], figure: str = "") -> str:
-    """Return the reference of one function as a page of its own.
-
-    Args:
-        overloads: Its operators.
-        figure: Markdown for the place between documentation and arguments of the first one.
-    """
-    first, *others = overloads
-    parts = [f"# {first.path}", first.usage, figure, first.details]
-    parts += [part for p in others for part in (p.usage, p.details)]
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def reference_modules(made: Iterable[Pieces]) -> list[tuple[str, list[list[Pieces]]]]:
-    """Return the public functions by submodule, each with its overloads.
-
-    Those of the package itself are last.
-    """
-    found: dict[str, dict[str, list[Pieces]]] = {}
-    for p in made:
-        if p.public:
-            found.setdefault(p.modules[0], {}).setdefault(p.path, []).append(p)
-    functions = [(module, [*of.values()]) for module, of in found.items()]
-    return sorted(functions, key=lambda item: not item[0])
 
 
 def sources_cmake(

@@ -1,26 +1,17 @@
-"""The facts of the operator reference, for Markdown pages and for docstrings.
-
-Every page and every docstring is rendered from these facts. An entry's own documentation is the
-only text that is read here, by ``markdown``: it marks code as docstrings do.
-"""
+"""The facts of the operator reference, for docstrings and other documentation."""
 
 from __future__ import annotations
 
-import re
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..model.dtypes import ACCUMULATOR, DTYPES
 from ..model.languages import Package
 from ..model.numbers import ArrayFacts, Impossible, evaluated
-from ..model.op import Form, GradKind, Integers, Op, shown_axes
+from ..model.op import GradKind, Integers, Op, shown_axes
 from ..model.signature import Arg, Kind
-from .cpp import View, mode_text
+from .cpp import mode_text
 from .example import example
-
-BACKENDS = {"cpu": "CPU", "gpu": "GPU", "metal": "Metal"}
-
 
 # Facts about an array: words and code, such as " of shape " and "(B, T)".
 Facts = Sequence[tuple[str, str]]
@@ -149,55 +140,13 @@ def errors(op: Op) -> list[str]:
 
 
 class Reference:
-    """An operator as the template of the reference needs it."""
+    """An operator as the template of its docstring needs it."""
 
-    def __init__(self, op: Op, package: Package, declarations: Mapping[str, str]) -> None:
-        self.op, self.entry, self.view = op, op.entry, View(op)
-        self.namespace, self.declarations = package.namespace, declarations
+    def __init__(self, op: Op, package: Package) -> None:
+        self.op, self.entry = op, op.entry
         self.arguments, self.results = arguments(op), results(op)
         self.dtypes, self.errors = argument_dtypes(op), errors(op)
         self.example = example(op, package.name)
-        self.grads, self.inplace = op.derivatives.grads, inplace(op)
-
-    @property
-    def signature(self) -> str:
-        """The Python signature; one argument per line if it is long."""
-        args, result = python_args(self.op), self.op.signature.python_result
-        line = f"{self.op.path}({', '.join(args)}) -> {result}"
-        if len(line) <= 72:
-            return line
-        lines = "".join(f"    {arg},\n" for arg in args)
-        return f"{self.op.path}(\n{lines}) -> {result}"
-
-    @property
-    def other_languages(self) -> list[tuple[str, str]]:
-        """The declarations in other languages, with the languages' names in Markdown."""
-        head = f"{self.view.result} {self.namespace}::{self.op.name}"
-        return [("cpp", laid_out(head, self.view.declared)), *self.declarations.items()]
-
-    @property
-    def cotangents(self) -> list[str]:
-        """The names of cotangents in the gradient formulas."""
-        used = {name for g in self.grads if g.expr is not None for name in g.expr.names}
-        return [name for name in self.op.signature.each_output("grad") if name in used]
-
-    @property
-    def backends(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        """Backend, implementation and the dtypes of its kernel."""
-        kernels: dict[str, tuple[str, ...]] = {k.backend: k.dtypes for k in self.op.forward.kernels}
-        bound = self.op.forward.form is Form.BIND
-        mlx = "C++ function" if bound else "composition of other operators"
-        return [
-            (BACKENDS[name], "kernel" if name in kernels else mlx, kernels.get(name, ()))
-            for name in self.op.backends
-        ]
-
-
-def laid_out(head: str, params: Sequence[str]) -> str:
-    """Return a declaration; one parameter per line if it is long."""
-    line = f"{head}({', '.join(params)});"
-    lines = ",\n".join(f"    {param}" for param in params)
-    return line if len(line) <= 88 else f"{head}(\n{lines});"
 
 
 class InPlace(NamedTuple):
@@ -248,34 +197,3 @@ def _accepts_scalars(op: Op, name: str) -> bool:
         return all(evaluated(check.tree, scalar, None) is not False for check in op.checks)
     except Impossible:
         return False
-
-
-_MARKUP = re.compile(
-    r"(?P<fence>^(?P<mark>```+|~~~+).*?^(?P=mark)[`~]*\s*?$)"
-    r"|::[ ]*\n(?P<literal>(?:[ ]*\n|[ ]+[^\n]+(?:\n|\Z))+)"
-    r"|(?P<doctest>^>>> (?:[^\n]+(?:\n|\Z))+)"
-    r"|(?P<code>^[ ]{4,}[^\n]*$|(?<!`)(?P<ticks>`+)(?!`)(?:(?!\n[ ]*\n).)+?(?<!`)(?P=ticks)(?!`)"
-    r"|\$[^$\n]+\$)"
-    r"|(?P<escaped><|^```|^~~~|(?<=\w)\*+(?=\w))",
-    re.MULTILINE | re.DOTALL,
-)
-
-
-def markdown(text: str) -> str:
-    """Return an entry's documentation as Markdown.
-
-    Code in double backticks, lists, fenced blocks and formulas are the same in Markdown. Literal
-    blocks (``::``) and doctests become fenced blocks. Outside of code ``2**3`` and ``<`` are plain
-    text, as in a docstring.
-    """
-    return _MARKUP.sub(_as_markdown, text.strip())
-
-
-def _as_markdown(found: re.Match[str]) -> str:
-    if literal := found["literal"]:
-        return f":\n\n```text\n{textwrap.dedent(literal).strip()}\n```\n\n"
-    if doctest := found["doctest"]:
-        return f"```pycon\n{doctest.strip()}\n```\n"
-    if escaped := found["escaped"]:
-        return "".join(f"\\{c}" for c in escaped)
-    return found[0]

@@ -19,11 +19,11 @@ import click
 import pytest
 
 from mlxgen.__main__ import COMMANDS, cli
-from mlxgen.command.cli import say
 from mlxgen.command.inputs import MLXGEN
 from mlxgen.diagnostics import sections
 from mlxgen.package import backend, rebuild, toolchain
 from mlxgen.plugins.cache import command as cache
+from mlxgen.plugins.describe.command import say
 from mlxgen.plugins.interactive import request
 
 ROOT = Path(__file__).parents[2]

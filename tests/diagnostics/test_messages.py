@@ -64,7 +64,7 @@ def fields(template: str) -> set[str]:
 def every_field(message: Message) -> set[str]:
     fixes = (text for text, _ in message.fixes.values())
     templates = [message.text, message.note, *message.helps.values(), *fixes]
-    return set[str]().union(*map(fields, templates))
+    return set[str]().union(*map(fields, [*templates, *message.problems.values()]))
 
 
 def calls(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
@@ -107,6 +107,14 @@ def test_every_message_is_reported(table: Path) -> None:
     joined = [text for text in used if ANY in text and re.match("[a-z]+_", text)]
     expression = re.compile("|".join([*joined, *used.intersection(map(re.escape, names))]))
     assert sorted(name for name in names if not expression.fullmatch(name)) == []
+
+
+def test_every_problem_is_reported() -> None:
+    known = {"arrays", "optionals"}  # keys of kinds of arguments
+    for table in TABLES:
+        problems = {name for message in messages(table).values() for name in message.problems}
+        if problems:
+            assert problems - known <= set(strings(folder(table)))
 
 
 def test_codes_are_in_tables() -> None:

@@ -21,10 +21,12 @@ def test_tables() -> None:
     assert messages == {
         "check",
         "command",
+        "common",
         "data",
         "emulator",
         "importers",
         "interactive",
+        "metal",
         "read",
         "rules",
     }

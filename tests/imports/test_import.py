@@ -140,6 +140,18 @@ def test_unused_override_is_a_warning(folder: Path, run: Run) -> None:
     assert "own.yaml:2:1: warning[MG905]: the list of operators lacks 'add'" in done.stderr
 
 
+def test_what_formulas_call_is_added(folder: Path, run: Run) -> None:
+    (folder / "allow.txt").write_text("relu\n")
+    overrides = "relu: helper(self)\n'helper(Tensor x) -> Tensor': special_erfcx(x) + mx.exp(x)\n"
+    (folder / "own.yaml").write_text(overrides + "special_erfcx: self + maximum(self, 0)\n")
+    done = run(*ARGUMENTS, "--report", "report.yaml")
+    assert (done.returncode, done.stderr) == (0, "")  # the override of special_erfcx is used
+    assert "2 entries for 2 of 2 operators; added: special_erfcx" in done.stdout
+    report = (folder / "report.yaml").read_text()
+    assert "# Added, because formulas call them: special_erfcx." in report
+    assert "special_erfcx: {from: override own.yaml}" in report
+
+
 def test_without_torch(folder: Path, site: Path, run: Run) -> None:
     (site / "torchgen" / "packaged").rename(site / "torchgen" / "other")
     done = run(*ARGUMENTS)

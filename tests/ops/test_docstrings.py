@@ -30,7 +30,7 @@ def documented():
     ops, _ = load(settings, diags)
     for op in ops:
         if not op.entry.internal:
-            text = docstring(Reference(op, settings, {}), settings)
+            text = docstring(Reference(op, settings), settings)
             parts = re.split(r"^(Args|Returns|Dtypes|Raises|Example):\n", text, flags=re.MULTILINE)
             yield op, dict(zip(parts[1::2], parts[2::2], strict=True))
 

@@ -24,7 +24,7 @@ def documented(entry: str, folder: Path) -> tuple[str, list[str]]:
     ops, _ = load(settings, diags)
     assert diags.ok, diags.render_text()
     (op,) = ops
-    return docstring(Reference(op, settings, {}), settings), python_args(op)
+    return docstring(Reference(op, settings), settings), python_args(op)
 
 
 def example(text: str) -> list[str]:

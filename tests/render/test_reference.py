@@ -14,15 +14,11 @@ from markdown_it.token import Token
 from mlxgen.command.operators import load
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.model.op import Op
+from mlxgen.plugins.common.markdown import markdown
+from mlxgen.plugins.reference.pages import reference, reference_modules, reference_page
 from mlxgen.read.settings import Settings
 from mlxgen.read.settings import load as load_settings
-from mlxgen.render.files import (
-    pieces,
-    reference,
-    reference_modules,
-    reference_page,
-)
-from mlxgen.render.reference import markdown
+from mlxgen.render.files import pieces
 
 ROOT = Path(__file__).parents[2]
 LABELS = {

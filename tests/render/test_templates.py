@@ -21,11 +21,12 @@ from jinja2 import nodes
 
 from mlxgen.model.op import Condition, DtypeRule, Expr, Grad, Kernel, Parameter
 from mlxgen.plugins.languages import c, rust
+from mlxgen.plugins.reference import pages
 from mlxgen.render.cpp import View
 from mlxgen.render.files import TEMPLATES, Internal, Pieces
 from mlxgen.render.reference import InPlace, Reference
 
-FOLDERS = [of.folder for of in (TEMPLATES, c.TEMPLATES, rust.TEMPLATES)]
+FOLDERS = [of.folder for of in (TEMPLATES, c.TEMPLATES, rust.TEMPLATES, pages.TEMPLATES)]
 PATHS = sorted(path for folder in FOLDERS for path in folder.rglob("*.j2"))
 # The variables that the renderer and macros pass, and those of some templates.
 VARIABLES: Mapping[str, Any] = {
@@ -55,7 +56,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "operator.rs.j2": {"f": rust.RustFunction},
     "operators.rs.j2": {"ops": Sequence[rust.Piece]},
     "package.h.j2": {"ops": Sequence[Pieces]},
-    "reference.md.j2": {"op": Reference},
+    "reference.md.j2": {"op": pages.Page},
     "references.md.j2": {"ops": Sequence[Pieces]},
     "sources.cmake.j2": {"ops": Sequence[Pieces]},
 }
@@ -84,7 +85,8 @@ def members(cls: type) -> dict[str, Any]:
         found[name] = Returns(type_) if getter is value and callable(value) else type_
     if issubclass(cls, enum.Enum):
         found |= {"name": str, "value": Any}
-    assigned = re.findall(r"self\.(\w+)\b(?=[^=\n]* = )", inspect.getsource(cls))
+    sources = (inspect.getsource(base) for base in cls.__mro__ if base.__module__[:6] == "mlxgen")
+    assigned = re.findall(r"self\.(\w+)\b(?=[^=\n]* = )", "".join(sources))
     found |= dict.fromkeys(assigned, Any)
     return found | typing.get_type_hints(cls)
 

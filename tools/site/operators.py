@@ -12,9 +12,10 @@ from pathlib import Path
 
 from mlxgen.command.operators import load
 from mlxgen.diagnostics import Diagnostics
+from mlxgen.plugins.reference.pages import reference, reference_modules, reference_page
 from mlxgen.read.settings import Settings
 from mlxgen.read.settings import load as load_settings
-from mlxgen.render.files import Pieces, pieces, reference, reference_modules, reference_page
+from mlxgen.render.files import Pieces, pieces
 
 from . import plots
 

@@ -1,1 +1,1 @@
-"""Commands that describe operators and messages: `list`, `docs`, `schema` and `explain`."""
+"""Commands that describe operators and messages: show, list, docs, schema and explain."""

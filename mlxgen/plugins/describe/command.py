@@ -1,21 +1,58 @@
-"""The commands list, schema, explain and docs."""
+"""The commands show, list, schema, explain and docs."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from ...command.cli import command, load, require, say
+from ...command.cli import EXISTING_FILE, Names, command, load, require
 from ...diagnostics import Diagnostics, sections
+from ...model import languages as known
 from ...model.op import GradKind, Op
 
 if TYPE_CHECKING:
     from ...read.settings import Settings
+
+
+@command("project")
+@click.argument("words", nargs=-1, required=True, metavar="[FILE] OP [PART]")
+def show(diags: Diagnostics, project: Path | None, words: Names) -> None:
+    """Print the generated code of an operator and its overloads, without building.
+
+    PART is one of header, source, binding, stub, doc, metal, json, or a language such as c or rust.
+    Default: header and source.
+    """
+    from . import show as parts
+
+    file = None
+    if Path(words[0]).suffix in (".yaml", ".yml") or not all(map(parts.is_part, words[1:2])):
+        file, words = EXISTING_FILE.convert(words[0], None, None), words[1:]
+    if not words or len(words) > 2 or not all(map(parts.is_part, words[1:])):
+        listed = ", ".join([*parts.PARTS, *known.names()])
+        raise click.UsageError(f"expected [FILE] OP [PART]; PART is one of {listed}")
+    ops, sources, settings = load(diags, project, file, words[:1], strict=False, partly=True)
+    require(bool(ops))
+    for op in ops:
+        for name in words[1:] or ("header", "source"):
+            say(parts.part(op, name, settings, sources.metal_text), parts.PARTS.get(name, name))
+
+
+def say(text: str, language: str) -> None:
+    """Print code, in color on a terminal."""
+    if not sys.stdout.isatty():
+        click.echo(text, nl=not text.endswith("\n"))
+        return
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    wrapped = language == "markdown"
+    Console().print(Syntax(text, language, background_color="default", word_wrap=wrapped))
 
 
 def gradient_summary(op: Op) -> str:
@@ -88,9 +125,11 @@ def docs(diags: Diagnostics, project: Path | None, dry_run: bool) -> None:
 def doc_pages(ops: Sequence[Op], settings: Settings) -> dict[str, str]:
     """Return the generated pages of the docs folder: reference and JSON Schema."""
     from ...read.keys import json_schema
-    from ...render.files import pieces, reference
+    from ...render.files import PAGES, pieces
 
     return {
-        "operators.md": reference((pieces(op, settings) for op in ops), settings),
+        "operators.md": import_module(PAGES).reference(
+            (pieces(op, settings) for op in ops), settings
+        ),
         f"{settings.yaml.stem}.schema.json": json.dumps(json_schema(), indent=1) + "\n",
     }

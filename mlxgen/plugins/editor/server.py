@@ -32,6 +32,7 @@ from ...read import settings
 from ...read.settings import MAX_BYTES, PATHS
 from ...read.sources import last_name
 from ...render.files import definition
+from ...render.format import formatted
 from ..common.stub import kernel_stub
 from . import cursor
 from .cursor import Cursor
@@ -280,7 +281,7 @@ class Server:
             yield f"`{place.word}`: {said}"
         elif named and place.path[:1] and place.path[0] in ("name", *SIGNATURES):
             for op in named:
-                yield f"```cpp\n{definition(op, project.settings)}```"
+                yield f"```cpp\n{formatted(definition(op, project.settings))}```"
         elif is_formula and (let := place.lets().get(place.word)):
             yield f"```python\n{place.word} = {let}\n```"
         elif named and is_formula:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import rich_click as click
 
-from ...command import entries as write
 from ...command.cli import EXISTING_FILE, Commands, command, require
 from ...diagnostics import Diagnostics
+from ..common import entries as write
 from . import allowlist, functions, importer, output, schema, trace
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -58,10 +58,11 @@ def from_torch(
         require(False)
         return
     names = allowlist.read(allow, found, diags)
-    table, own = importer.read_tables(overrides, names, found, diags)
+    table, own = importer.read_tables(overrides, found, diags)
     derive = trace.deriver(names, found, table, own, diags)
     require(diags.ok)
     imported = importer.make(names, found, table, own, derive)
+    importer.check_used(own, imported, found, diags)
     files = {entries: output.entries(imported)}
     if report:
         files[report] = output.report(imported)

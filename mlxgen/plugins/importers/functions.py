@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ...command import entries as write
 from ...diagnostics import COMMAND_LINE, Diagnostics, did_you_mean, install
 from ...formula.mlx import MODULES, MlxFunction, PythonParam, Table, table
 from ...read.settings import numbers
+from ..common import entries as write
 from . import MESSAGES, stubs
 from .stubs import Stubs
 

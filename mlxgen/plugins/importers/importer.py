@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...diagnostics import Diagnostics, did_you_mean
+from ...formula import mlx
 from . import MESSAGES, pages
 from . import overloads as python
 from .overloads import Unsupported
@@ -51,6 +52,7 @@ class Imported(NamedTuple):
     version: str
     helpers: Sequence[Row]  # entries that formulas of others call
     operators: Mapping[str, Mapping[str, Outcome]]
+    added: Sequence[str]  # operators that the lists lack and formulas call
 
     @property
     def made(self) -> list[Made]:
@@ -59,9 +61,7 @@ class Imported(NamedTuple):
         return [outcome for outcome in found if isinstance(outcome, Made)]
 
 
-def read_tables(
-    paths: Sequence[Path], names: Sequence[str], schema: Schema, diags: Diagnostics
-) -> tuple[Table, Table]:
+def read_tables(paths: Sequence[Path], schema: Schema, diags: Diagnostics) -> tuple[Table, Table]:
     """Return the base table and the overrides; report overrides that cannot be used."""
     overrides = load(paths, "override", diags)
     for row in overrides.values():
@@ -75,22 +75,51 @@ def read_tables(
             about = {"version": schema.version, "name": row.overload, "near": near}
             key, known = "known" if own else "", ", ".join(own)
             diags.error(MESSAGES("unknown_overload", key, known=known, **about), row.span)
-        elif overload.base not in names:
-            diags.error(MESSAGES("not_listed", name=overload.base), row.span, severity="warning")
     return base_table(diags), overrides
+
+
+def check_used(overrides: Table, imported: Imported, schema: Schema, diags: Diagnostics) -> None:
+    """Report overrides for operators that are not imported."""
+    for row in overrides.values():
+        base = "" if row.helper else schema.overloads[row.overload].base
+        if base and base not in imported.operators:
+            diags.error(MESSAGES("not_listed", name=base), row.span, severity="warning")
 
 
 def make(
     names: Sequence[str], schema: Schema, table: Table, overrides: Table, derive: Derive
 ) -> Imported:
-    """Return the outcome of every overload of the operators, sorted by name."""
+    """Return the outcome of every overload of the operators, sorted by name.
+
+    The operators are those of the lists, and those that their formulas call.
+    """
     rows = table | overrides
-    found = {
-        name: _operator(name, schema, rows, frozenset(overrides), derive) for name in sorted(names)
+    found: dict[str, dict[str, Outcome]] = {}
+    helpers: list[Row] = []
+    left = {*names}
+    while left:
+        found |= {
+            name: _operator(name, schema, rows, frozenset(overrides), derive) for name in left
+        }
+        made = [outcome for each in found.values() for outcome in each.values()]
+        calling = [outcome.formulas for outcome in made if isinstance(outcome, Made)]
+        helpers = _helpers(calling, rows)
+        called = frozenset[str]().union(
+            *(formulas.calls for formulas in [*calling, *(row.formulas for row in helpers)])
+        )
+        left = _operators(called, schema) - found.keys() - {row.helper for row in helpers}
+    added = sorted(found.keys() - {*names})
+    return Imported(schema.version, helpers, {name: found[name] for name in sorted(found)}, added)
+
+
+def _operators(called: frozenset[str], schema: Schema) -> set[str]:
+    """Return those of the called functions that only ATen has."""
+    known = mlx.table()
+    return {
+        name
+        for name in called & schema.operators.keys()
+        if name not in (*known.python, *known.loops) and known.function(name) is None
     }
-    made = [outcome for each in found.values() for outcome in each.values()]
-    calling = [outcome.formulas for outcome in made if isinstance(outcome, Made)]
-    return Imported(schema.version, _helpers(calling, rows), found)
 
 
 def _helpers(calling: list[Formulas], rows: Mapping[str, Row]) -> list[Row]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ...command import entries as write
+from ..common import entries as write
 from .importer import Imported, Made, Merged, Outcome, Rejected
 from .overloads import cpp_name
 from .table import Row
@@ -61,6 +61,8 @@ def report(imported: Imported) -> str:
         f"Overloads: {counts.total()}; entries: {counts[Made]}, merged: {counts[Merged]}, "
         f"rejected: {counts[Rejected]}.",
     ]
+    if imported.added:
+        lines.append(f"Added, because formulas call them: {', '.join(imported.added)}.")
     return write.report(_source(imported), lines, rows)
 
 
@@ -79,4 +81,5 @@ def summary(imported: Imported) -> str:
     every = [each.values() for each in imported.operators.values()]
     whole = sum(any(isinstance(outcome, Made) for outcome in each) for each in every)
     count = len(imported.made)
-    return f"{_source(imported)}: {count} entries for {whole} of {len(every)} operators"
+    added = f"; added: {', '.join(imported.added)}" if imported.added else ""
+    return f"{_source(imported)}: {count} entries for {whole} of {len(every)} operators{added}"

@@ -64,6 +64,7 @@ class Formulas(NamedTuple):
 
     keys: Mapping[str, Any]  # of the entry
     names: frozenset[str]  # of arguments and functions that they contain
+    calls: frozenset[str]  # of functions that they call
     origin: Origin
 
 
@@ -93,8 +94,11 @@ class Row(NamedTuple):
     @property
     def formulas(self) -> Formulas:
         """The keys of its entry."""
-        trees = (_parse(text) for text in _texts(self.keys).values())
-        return Formulas(self.keys, frozenset[str]().union(*map(terms.names, trees)), self.origin)
+        trees = [_parse(text) for text in _texts(self.keys).values()]
+        names, calls = (
+            frozenset[str]().union(*map(of, trees)) for of in (terms.names, terms.calls)
+        )
+        return Formulas(self.keys, names, calls, self.origin)
 
 
 def _texts(keys: Mapping[str, Any]) -> dict[tuple[str, ...], str]:

@@ -144,6 +144,12 @@ def names(term: ast.AST) -> frozenset[str]:
     return frozenset(node.id for node in ast.walk(term) if isinstance(node, ast.Name))
 
 
+def calls(term: ast.AST) -> frozenset[str]:
+    """Return the names of the functions that a tree calls."""
+    called = (node.func for node in ast.walk(term) if isinstance(node, ast.Call))
+    return frozenset(function.id for function in called if isinstance(function, ast.Name))
+
+
 def size(term: ast.AST) -> int:
     """Return the number of names, constants, operations and calls of a tree."""
     return sum(isinstance(node, ast.expr) for node in ast.walk(term))

@@ -102,7 +102,8 @@ class _Tracer:
             raise Unsupported("this torch does not contain it")
         with _silence():
             term = self._cases(overload, target, calls.cases(overload), {})
-        return Formulas(_keys(overload, term), terms.names(term), self._origin(target))
+        names, called = terms.names(term), terms.calls(term)
+        return Formulas(_keys(overload, term), names, called, self._origin(target))
 
     def _origin(self, target: Any) -> Origin:
         function = self.decompositions.get(target)

@@ -26,8 +26,8 @@ from ...model.signature import INT64_MIN, Default, Type
 from ...render.cpp import FILTERS, View, cpp_string
 from ...render.files import sharded
 from ...render.format import formatted
-from ...render.reference import laid_out
 from ...render.templates import Templates
+from ..common.markdown import laid_out
 
 TEMPLATES = Templates(Path(__file__).parent / "templates" / "c", FILTERS, ["arguments.j2"])
 SHARD = 64  # approximate number of operators per file

@@ -25,8 +25,9 @@ from ...model.op import Op, camel
 from ...model.signature import Type, parted
 from ...render.cpp import wrapped
 from ...render.python import check_samples
-from ...render.reference import documented, markdown, results
+from ...render.reference import documented, results
 from ...render.templates import Templates
+from ..common.markdown import markdown
 from .c import CFunction, CParam, Passed, c_function, spelling
 
 WIDTH = 100

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import rich_click as click
 
-from ...command import entries as write
 from ...command.cli import command, require, settings_of
 from ...diagnostics import COMMAND_LINE, Diagnostics
+from ..common import entries as write
 from . import MESSAGES, records
 from .convert import Entry, Names, Unfit, convert
 from .records import Record
@@ -66,7 +66,8 @@ def from_metal_kernel(
         path.parent.mkdir(parents=True, exist_ok=True)
     require(write.replace(files, diags))
     whole = sum(any(isinstance(each, Entry) for each in several) for several in outcomes.values())
-    click.echo(f"{len(made)} entries for {whole} of {len(outcomes)} kernels")
+    entry = "entry" if len(made) == 1 else "entries"
+    click.echo(f"{len(made)} {entry} for {whole} of {len(outcomes)} kernels")
     if report:
         click.echo(f"{os.path.relpath(report)}: the outcome of each kernel")
 

@@ -1,27 +1,33 @@
 """Converts recorded kernels of `mx.fast.metal_kernel` to entries and Metal files.
 
-An entry describes calls of one form: inputs of the same kinds and ranks, and template arguments
-that are bools. Recorded calls of several forms become several entries. Numbers that differ between
-calls become formulas of sizes (formulas.py), or else arguments. Dtypes that differ become T. All
-others are constants, and the axes of the entry then allow only the recorded sizes.
+An entry describes calls of one form: inputs of the same kinds, and template arguments that are
+bools. Recorded calls of several forms become several entries. Numbers that differ between calls
+become formulas of sizes (formulas.py), or else arguments. Dtypes that differ become T, and ranks
+that differ leading axes. All others are constants, and the axes of the entry then allow only the
+recorded sizes.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...model.dtypes import METAL_TYPES
+from ...formula.values import INT_MAX
+from ...model.dtypes import INTEGER, LIMITS, METAL_TYPES
 from ...model.names import free
-from ...read.names import better, clash, cpp_names
-from .formulas import Numbers, Sizes
+from ...read.names import better, clash, cpp_names, meanings
+from ..common.entries import Inline
+from .formulas import Formula, Numbers, Sizes
 from .records import Array, Call, Constant, Kernel, Number, Record, TypeName
 from .signature import ATTRIBUTES, MOST_CONSTANT, Declared, named_type
 
+Shape = tuple[int, ...]
 _SAMPLES = 2
+_RESERVED = ("accumulator", "max_threads")  # in entries with kernels
 _AXES = [*"BTHDKLMNPQRUVWXYZ", *(f"{letter}{i}" for letter in "AB" for i in range(1, 50))]
 _UTILS = '#include "mlx/backend/metal/kernels/utils.h"'  # as MLX does
 
@@ -74,7 +80,7 @@ def convert(record: Record, names: Names) -> Iterator[Entry | Unfit]:
         try:
             yield _Converter(record.kernel, calls).entry(names)
         except Unfit:
-            for alike in _grouped(calls, lambda call: (_form(call, zeros), _dtypes(call))):
+            for alike in _grouped(calls, lambda call: (_form(call, zeros), _details(call))):
                 try:
                     yield _Converter(record.kernel, alike).entry(names)
                 except Unfit as reason:
@@ -90,21 +96,23 @@ def _grouped(calls: Iterable[Call], key: Callable[[Call], object]) -> list[list[
 
 def _form(call: Call, zeros: set[str]) -> object:
     """Return the form of a call: what all calls of an entry have in common."""
-    inputs = [len(i.shape) if isinstance(i, Array) else type(i.value).__name__ for i in call.inputs]
+    inputs = [
+        str(bool(i.shape)) if isinstance(i, Array) else type(i.value).__name__ for i in call.inputs
+    ]
     template = [
         (a.name, a.value)
         if isinstance(a, Constant) and (isinstance(a.value, bool) or a.name in zeros)
         else (a.name, type(a).__name__)
         for a in call.template
     ]
-    ranks = [len(output.shape) for output in call.outputs]
-    return (*inputs, *template, *ranks, call.init_value)
+    return (*inputs, *template, call.init_value)
 
 
-def _dtypes(call: Call) -> object:
+def _details(call: Call) -> object:
+    """Return what calls of a form have in common if the form cannot be an entry."""
     arrays = [*(i for i in call.inputs if isinstance(i, Array)), *call.outputs]
     types = [a.dtype for a in call.template if isinstance(a, TypeName)]
-    return (*(a.dtype for a in arrays), *types)
+    return (*((a.dtype, len(a.shape)) for a in arrays), *types)
 
 
 class _Converter:
@@ -121,6 +129,8 @@ class _Converter:
                 self.arrays[i] = [value for value in values if isinstance(value, Array)]
             else:
                 self.numbers[i] = [value.value for value in values if isinstance(value, Number)]
+                if any(abs(value) > INT_MAX for value in self.numbers[i] if type(value) is int):
+                    raise Unfit(f"{kernel.input_names[i]} has more than 32 bits")
         # The values of template parameters in all calls, by name.
         self.dtypes: dict[str, list[str]] = {}
         self.integers: dict[str, list[bool | int]] = {}
@@ -130,8 +140,8 @@ class _Converter:
                 self.dtypes[name] = [a.dtype for a in arguments if isinstance(a, TypeName)]
             else:
                 self.integers[name] = [a.value for a in arguments if isinstance(a, Constant)]
-        words = re.findall(r"\w+", kernel.source + kernel.header)
-        self.taken = {*words, *kernel.input_names, *kernel.output_names, "max_threads", "T"}
+        self.words = {*re.findall(r"\w+", kernel.source + kernel.header)}
+        self.taken = {*self.words, *kernel.input_names, *kernel.output_names, "max_threads", "T"}
         self.taken |= {argument.name for argument in self.first.template}
         self.sizes = Sizes()
         self.asked: dict[str, Numbers] = {}  # further arguments: no formula gives them
@@ -148,8 +158,11 @@ class _Converter:
         """Return the name of an argument; without axes, the kernel has a reference of its own."""
         if isinstance(value, Array) and not value.shape:
             return self._free(f"{name}_array")
-        wrong = clash(name, "an argument") or name in ("max_threads", "accumulator", "out")
-        return self._free(better(name, "an argument")) if wrong else name
+        return self._free(f"{name}_in") if self._is_reserved(name, "an argument") else name
+
+    def _is_reserved(self, name: str, what: str) -> bool:
+        names = self.kernel.input_names, self.kernel.output_names
+        return clash(name, what) is not None or name in {*meanings(*names), *_RESERVED}
 
     # -- the parts of an entry
 
@@ -163,7 +176,7 @@ class _Converter:
         pairs = list(zip(kernel.input_names, first.inputs, strict=True))
         self.inputs = [self._argument(name, value) for name, value in pairs]
         self.outputs = [
-            name if clash(name, "an output") is None else self._free(better(name, "an output"))
+            self._free(f"{name}_out") if self._is_reserved(name, "an output") else name
             for name in kernel.output_names
         ]
         if not self.arrays:
@@ -176,13 +189,10 @@ class _Converter:
         self.sizes.divisors |= {n for call in self.calls for n in call.threadgroup}
         grid = self._extents("grid", [call.grid for call in self.calls])
         name = names.new(kernel.name)
-        launch: dict[str, Any] = {"kernel": name, "grid": grid, "threadgroup": threadgroup}
+        function = self._free(f"{name}_kernel") if name in self.words else name
+        launch: dict[str, Any] = {"kernel": function, "grid": grid, "threadgroup": threadgroup}
         if template:
             launch["template"] = template
-        if first.init_value == 0:
-            launch["zero"] = self.outputs
-        elif first.init_value is not None:
-            raise Unfit(f"its outputs have the initial value {first.init_value}")
         keys: dict[str, Any] = {
             "signature": self._signature(name),
             "dispatch": {"metal": launch},
@@ -193,13 +203,15 @@ class _Converter:
             of = next((f"{self.inputs[i]}.dtype" for i in self.types if self._is_element(i)), "")
             named = zip(self.outputs, self.of_output, strict=True)
             keys["dtype"] = _merged({output: dtype or of for output, dtype in named})
+        if first.init_value is not None:
+            keys["init"] = _merged(dict(zip(self.outputs, self._initial(), strict=True)))
         if self.checks:
             keys["checks"] = self.checks
         if any("float" in array.dtype for arrays in self.arrays.values() for array in arrays):
-            keys["grad"] = "none"
+            keys["grad"] = "todo" if any(call.with_gradient for call in self.calls) else "none"
         keys["samples"] = self._samples()
         about = self.calls, self.inputs, self.asked
-        return Entry(name, keys, self._metal(name), self._comments(), *about)
+        return Entry(name, keys, self._metal(function), self._comments(), *about)
 
     def _is_element(self, i: int) -> bool:
         return isinstance(self.types[i], list)
@@ -245,27 +257,40 @@ class _Converter:
                 named[self.inputs[i]] = whole
         letters = (name for name in _AXES if name not in self.taken)
         found = {}
+        leading = self._leading()
         for i, arrays in self.arrays.items():
-            axes = []
-            for numbers in zip(*(array.shape for array in arrays), strict=True):
-                text = self.sizes.formula(numbers, axis=True)
-                if text is None:
-                    text = next(letters)
-                    named[text] = numbers
-                axes.append(text)
+            axes, shapes = _after(leading, [array.shape for array in arrays])
+            for numbers in zip(*shapes, strict=True):
+                formula = self.sizes.formula(numbers, axis=True)
+                if formula is None:
+                    formula = Formula(next(letters), numbers)
+                    named[formula.text] = numbers
+                axes.append(formula.text)
             found[self.inputs[i]] = " ".join(axes) or "()"
         for i, arrays in self.arrays.items():
             size = tuple(math.prod(array.shape) for array in arrays)
             if len(set(size)) > 1 and size not in named.values():
-                named[f"{self.inputs[i]}.size"] = size
+                self.sizes.more[f"{self.inputs[i]}.size"] = size
         return found
 
-    def _find(self, role: str, numbers: Numbers, *, axis: bool = False) -> str:
-        """Return a formula, or the name of a further argument."""
+    def _leading(self) -> list[Shape]:
+        """Return the leading axes of each call, without which the ranks of calls are equal."""
+        found: list[Shape] = []
+        for arrays in self.arrays.values():
+            least = min(len(array.shape) for array in arrays)
+            leading = [array.shape[: len(array.shape) - least] for array in arrays]
+            if any(leading) and found not in ([], leading):
+                raise Unfit("the ranks of its inputs vary in different ways")
+            found = leading if any(leading) else found
+        self.leading = found or [()] * len(self.calls)
+        return self.leading
+
+    def _find(self, role: str, numbers: Numbers, *, axis: bool = False) -> Formula:
+        """Return a formula, or a further argument."""
         found = self.sizes.formula(numbers, axis=axis)
         if found is None:
-            found = self._free(role)
-            self.asked[found] = self.sizes.named[found] = numbers
+            found = Formula(self._free(role), numbers)
+            self.asked[found.text] = self.sizes.named[found.text] = numbers
         return found
 
     def _template(self) -> dict[str, Any]:
@@ -276,15 +301,14 @@ class _Converter:
             if len(set(numbers)) == 1:
                 self.sizes.divisors.add(numbers[0])
                 continue
-            text = self._find(name.lower(), numbers)
+            of = self._find(name.lower(), numbers)
             values = sorted(set(numbers))
-            found[name] = {"of": text, "values": values}
-            shown = f"({text})" if " " in text else text
+            found[name] = Inline(of=of.text, values=values)
             listed = ", ".join(map(str, values))
             self.checks.append(
                 {
-                    "that": " or ".join(f"{shown} == {value}" for value in values),
-                    "else": f"{text} must be one of {listed}",
+                    "that": " or ".join(f"{of.operand} == {value}" for value in values),
+                    "else": f"{name}, which is {of.text}, must be one of {listed}",
                 }
             )
         return found
@@ -292,22 +316,35 @@ class _Converter:
     def _output_axes(self) -> dict[str, str]:
         found = {}
         for i, name in enumerate(self.outputs):
-            shapes = [call.outputs[i].shape for call in self.calls]
-            axes = [
-                self._find(f"{name}_size", numbers, axis=True)
+            given = [call.outputs[i].shape for call in self.calls]
+            axes, shapes = _after(self.leading, given)
+            axes += [
+                self._find(f"{name}_size", numbers, axis=True).text
                 for numbers in zip(*shapes, strict=True)
             ]
             found[name] = " ".join(axes) or "()"
         return found
+
+    def _initial(self) -> Iterator[int | float | str]:
+        """Yield the initial value of each output, which MLX converts to its dtype."""
+        value = self.first.init_value or 0
+        whole = math.trunc(value) if math.isfinite(value) else None
+        for i in range(len(self.outputs)):
+            integers = {call.outputs[i].dtype for call in self.calls} & {*INTEGER}
+            for low, high in map(LIMITS.__getitem__, integers):
+                if whole is None or not low <= whole <= high:
+                    names = ", ".join(sorted(integers))
+                    raise Unfit(f"the initial value {value} of its outputs is not valid {names}")
+            yield str(value) if whole is None else whole if integers or whole == value else value
 
     def _extents(self, key: str, given: Sequence[tuple[int, int, int]]) -> list[int | str]:
         found = [
             self._find(f"{key}_{axis}", numbers)
             for axis, numbers in zip("xyz", zip(*given, strict=True), strict=True)
         ]
-        while len(found) > 1 and found[-1] == "1":
+        while len(found) > 1 and found[-1].constant == 1:
             found.pop()
-        return [int(text) if text.isdigit() else text for text in found]
+        return [each.text if each.constant is None else each.constant for each in found]
 
     def _signature(self, name: str) -> str:
         required = [f"{self.inputs[i]}: array" for i in self.arrays]
@@ -335,10 +372,10 @@ class _Converter:
             sample: dict[str, Any] = {}
             for name, value in zip(self.inputs, self.calls[position].inputs, strict=True):
                 if isinstance(value, Array):
-                    sample[name] = {"shape": [*value.shape]}
+                    sample[name] = Inline(shape=[*value.shape])
                     if value.low is not None:
-                        sample[name] |= {"low": value.low, "high": value.high}
-                elif math.isfinite(value.value):
+                        sample[name].update(low=value.low, high=value.high)
+                else:
                     sample[name] = value.value
             sample |= {name: numbers[position] for name, numbers in self.asked.items()}
             if sample not in found:
@@ -357,13 +394,11 @@ class _Converter:
             notes.append(f"{names}: {what}, because no formula of the sizes gives the numbers.")
         if not self.kernel.ensure_row_contiguous:
             notes.append("Inputs are copied if they are not row-contiguous.")
-        if any(call.with_gradient for call in self.calls):
-            notes.append("TODO: write the gradient of its mx.custom_function in place of `none`.")
         return notes
 
     # -- the Metal file
 
-    def _metal(self, name: str) -> str:
+    def _metal(self, function: str) -> str:
         kernel = self.kernel
         declared = Declared(
             *(kernel.name, kernel.input_names, kernel.output_names, kernel.source, kernel.header),
@@ -381,7 +416,8 @@ class _Converter:
         for i, arrays in self.arrays.items():
             new, old, types = shown[self.inputs[i]], kernel.input_names[i], self.types[i]
             kind = named_type(types) if isinstance(types, str) else self.element
-            few = all(math.prod(array.shape) < MOST_CONSTANT for array in arrays)
+            small = math.prod(arrays[0].shape) < MOST_CONSTANT  # as in MLX
+            few = small and len({array.shape for array in arrays}) == 1
             if arrays[0].shape:
                 add(f"const {'constant' if few else 'device'}", kind, "*", new, old)
             else:
@@ -413,15 +449,32 @@ class _Converter:
         template = ", ".join([f"typename {self.element}", *whole])
         lines = [
             f"// Written by mlxgen import from `{kernel.name}` of mx.fast.metal_kernel.",
-            *([_UTILS, kernel.header] if kernel.header else [_UTILS]),
+            _UTILS + "\n",
+            *([_code(kernel.header) + "\n"] if kernel.header.strip() else []),
             *([f"template <{template}>"] if self.group or whole else []),
-            f"[[kernel]] void {name}(",
+            f"[[kernel]] void {function}(",
             ",\n".join(f"    {param}" for param in params) + ") {",
             *(f"  {alias}" for alias in aliases),
-            kernel.source.strip("\n"),
+            textwrap.indent(_code(kernel.source), "  "),
             "}",
         ]
         return "\n".join(lines) + "\n"
+
+
+def _after(leading: Sequence[Shape], shapes: Sequence[Shape]) -> tuple[list[str], list[Shape]]:
+    """Return the axes `...` if the ranks differ, and the shapes without them."""
+    if len({*map(len, shapes)}) == 1:
+        return [], [*shapes]
+    pairs = list(zip(leading, shapes, strict=True))
+    after = [shape[len(first) :] for first, shape in pairs]
+    if any(shape[: len(first)] != first for first, shape in pairs) or len({*map(len, after)}) > 1:
+        raise Unfit("the ranks of its arrays vary in different ways")
+    return ["..."], after
+
+
+def _code(text: str) -> str:
+    """Return code without empty lines around it and without common indentation."""
+    return textwrap.dedent(text).strip("\n").rstrip()
 
 
 def _merged(values: dict[str, Any]) -> dict[str, Any]:

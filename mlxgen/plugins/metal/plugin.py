@@ -22,13 +22,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--metal-pretend", action="store_true", help=help)
     help = "do not report elements of outputs that no thread writes"
     group.addoption("--metal-unwritten", action="store_true", help=help)
+    help = "record calls of kernels in this folder, for `mlxgen import metal_kernel`"
+    group.addoption("--metal-record", metavar="FOLDER", help=help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Emulate kernels until the session ends, also while test modules are imported."""
     pretend = config.getoption("--metal-pretend")
     unwritten = not config.getoption("--metal-unwritten")
-    _session.append(Emulation(pretend=pretend, unwritten=unwritten).__enter__())
+    record = config.getoption("--metal-record")
+    emulation = Emulation(pretend=pretend, unwritten=unwritten, record=record)
+    _session.append(emulation.__enter__())
 
 
 def pytest_unconfigure() -> None:

@@ -1,7 +1,7 @@
 """The data format of recorded calls of `mx.fast.metal_kernel`: a JSON file per kernel in a folder.
 
-A kernel is what `mx.fast.metal_kernel` gets; a call is what its function gets. Equal calls are
-recorded once. Further runs add their calls to the files.
+A kernel is what `mx.fast.metal_kernel` gets; a call is what its function gets. Calls that differ
+only in the elements of arrays are recorded once. Further runs add their calls to the files.
 """
 
 from __future__ import annotations
@@ -39,6 +39,17 @@ class Array(_Data):
     dtype: str
     low: int | None = None
     high: int | None = None
+
+    @property
+    def plain(self) -> Array:
+        """The array without its smallest and largest elements."""
+        return Array(shape=self.shape, dtype=self.dtype)
+
+    def joined(self, other: Array) -> Array:
+        """Return the array with the smallest and largest elements of both, as far as known."""
+        low = min((n for n in (self.low, other.low) if n is not None), default=None)
+        high = max((n for n in (self.high, other.high) if n is not None), default=None)
+        return Array(shape=self.shape, dtype=self.dtype, low=low, high=high)
 
 
 class Number(_Data):
@@ -81,6 +92,20 @@ class Call(_Data):
     threadgroup: tuple[int, int, int]
     init_value: float | None = None
     with_gradient: bool = False
+
+    @property
+    def plain(self) -> Call:
+        """The call without elements of its inputs."""
+        inputs = tuple(i.plain if isinstance(i, Array) else i for i in self.inputs)
+        return self.model_copy(update={"inputs": inputs})
+
+    def joined(self, other: Call) -> Call:
+        """Return the call with the elements of another one that is equal without them."""
+        inputs = tuple(
+            a.joined(b) if isinstance(a, Array) and isinstance(b, Array) else a
+            for a, b in zip(self.inputs, other.inputs, strict=True)
+        )
+        return self.model_copy(update={"inputs": inputs})
 
 
 class Kernel(_Data):
@@ -126,6 +151,14 @@ def read(path: Path) -> Record:
         ) from None
 
 
+def join(known: dict[Call, Call], call: Call) -> Call:
+    """Add a call to known ones by their plain calls, and return its plain call."""
+    plain = call.plain
+    if plain in known or len(known) < MOST_CALLS:
+        known[plain] = known[plain].joined(call) if plain in known else call
+    return plain
+
+
 def add(folder: Path, kernel: Kernel, calls: Iterable[Call]) -> None:
     """Add calls to the file of a kernel, which is written whole or not at all.
 
@@ -134,10 +167,10 @@ def add(folder: Path, kernel: Kernel, calls: Iterable[Call]) -> None:
         OSError: If it cannot be written.
     """
     path = folder / kernel.file
-    before = read(path).calls if path.exists() else ()
-    every = tuple(dict.fromkeys([*before, *calls]))[:MOST_CALLS]
+    known: dict[Call, Call] = {}
+    for call in (*(read(path).calls if path.exists() else ()), *calls):
+        join(known, call)
     made = path.with_name(f".{path.name}.{os.getpid()}")
-    made.write_text(
-        Record(kernel=kernel, calls=every).model_dump_json(indent=1, exclude_defaults=True), "utf-8"
-    )
+    record = Record(kernel=kernel, calls=tuple(known.values()))
+    made.write_text(record.model_dump_json(indent=1, exclude_defaults=True), "utf-8")
     made.replace(path)

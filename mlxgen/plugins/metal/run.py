@@ -29,6 +29,8 @@ def main(program: str, folder: str, reason: str) -> int:
         with record(folder) if on_gpu else emulate(pretend=True, record=folder):
             runpy.run_path(program, run_name="__main__")
     except SystemExit as end:
+        if isinstance(end.code, str):
+            Path(reason).write_text(f"it ends with: {end.code}", "utf-8")
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
         own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == program]

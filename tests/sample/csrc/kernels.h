@@ -114,6 +114,10 @@ void all_types(
     std::optional<double> maybe,
     Out<T> out) {}
 
+// `next` has the values of the donated array.
+template <typename T>
+void put(In<T> row, int place, double least, Out<T> next, Out<T> largest) {}
+
 // Without a template: one dtype.
 inline void count_bits(In<int32_t> x, Out<int32_t> out) {}
 

@@ -92,6 +92,20 @@ template <typename T>
   out[index] = mask_mode == 1 ? T(fill) : has_mask ? x[index] * mask[index] : x[index];
 }
 
+// `next` has the values of the donated array.
+template <typename T>
+[[kernel]] void put(
+    device const T* row [[buffer(0)]],
+    device T* next [[buffer(1)]],
+    device T* largest [[buffer(2)]],
+    constant int& place [[buffer(3)]],
+    constant float& least [[buffer(4)]],
+    constant int& cache_size [[buffer(5)]],
+    uint index [[thread_position_in_grid]]) {
+  next[place + index] = row[index];
+  largest[index] = max(largest[index], row[index]);
+}
+
 // One dtype, without a template; accumulated with atomics.
 [[kernel]] void count_bits(
     device const int* x [[buffer(0)]],

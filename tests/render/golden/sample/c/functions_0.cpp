@@ -29,6 +29,7 @@
 #include "ops/pick.h"
 #include "ops/pick_dim.h"
 #include "ops/powers.h"
+#include "ops/put.h"
 #include "ops/ranges.h"
 #include "ops/rows.h"
 #include "ops/scale.h"
@@ -448,6 +449,29 @@ ops_count_bits(mlx_array* res, const mlx_array x, const mlx_stream s) {
     Call call{"count_bits"};
     call.result(res, "res");
     mlxgen::c::set(res, ops::count_bits(call.array(x, "x"), call.stream(s)));
+  });
+}
+
+extern "C" OPS_API int ops_put(
+    mlx_array* res_0,
+    mlx_array* res_1,
+    const mlx_array cache,
+    const mlx_array row,
+    int place,
+    double least,
+    const mlx_stream s) {
+  return mlxgen::c::errors_of_ops().guard([&] {
+    Call call{"put"};
+    call.result(res_0, "res_0");
+    call.result(res_1, "res_1");
+    auto results = ops::put(
+        call.array(cache, "cache"),
+        call.array(row, "row"),
+        place,
+        least,
+        call.stream(s));
+    mlxgen::c::set(res_0, std::move(results[0]));
+    mlxgen::c::set(res_1, std::move(results[1]));
   });
 }
 

@@ -29,6 +29,7 @@
 #include "ops/pick.h"
 #include "ops/pick_dim.h"
 #include "ops/powers.h"
+#include "ops/put.h"
 #include "ops/ranges.h"
 #include "ops/rows.h"
 #include "ops/scale.h"

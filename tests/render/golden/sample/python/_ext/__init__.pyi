@@ -42,6 +42,7 @@ __all__ = [
     "norm",
     "all_types",
     "count_bits",
+    "put",
     "by_hand",
     "carry",
     "gain",
@@ -626,6 +627,28 @@ def count_bits(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
 
     Raises:
         ValueError: Arrays must have the shapes and dtypes above.
+    """
+
+def put(cache: scalar | array, row: scalar | array, place: int, least: float = 0.0, *, stream: StreamOrDevice = None) -> tuple[array, array]:
+    """
+    put.
+
+    Args:
+        cache (array): Input array.
+        row (array): Input array.
+        place (int):
+        least (float, optional): Default: ``0.0``.
+
+    Returns:
+        tuple[array, array]: next of shape cache.shape, of the promoted dtype; largest of
+          shape row.shape, of the promoted dtype
+
+    Dtypes:
+        cache, row: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: It cannot be differentiated with respect to cache, row.
     """
 
 def by_hand(x: scalar | array, *, stream: StreamOrDevice = None) -> array:

@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from ..diagnostics import COMMAND_LINE, Diagnostics
+from ...command import MESSAGES as COMMAND
+from ...diagnostics import COMMAND_LINE, Diagnostics
 from . import MESSAGES
 
 _WIDTH = 100
@@ -48,8 +49,13 @@ class _Block(dict[str, Any]):
     """A mapping with a line for each key."""
 
 
-def _block(dumper: yaml.SafeDumper, value: _Block) -> yaml.MappingNode:
-    return dumper.represent_mapping("tag:yaml.org,2002:map", value, flow_style=False)
+class Inline(dict[str, Any]):
+    """A mapping on one line."""
+
+
+def _block(dumper: yaml.SafeDumper, value: _Block | Inline) -> yaml.MappingNode:
+    flow = isinstance(value, Inline)
+    return dumper.represent_mapping("tag:yaml.org,2002:map", value, flow_style=flow)
 
 
 def _mapping(dumper: yaml.SafeDumper, value: dict[str, Any]) -> yaml.MappingNode:
@@ -63,6 +69,7 @@ _Dumper.add_representer(str, _string)
 _Dumper.add_representer(list, _list)
 _Dumper.add_representer(dict, _mapping)
 _Dumper.add_representer(_Block, _block)
+_Dumper.add_representer(Inline, _block)
 
 
 def _yaml(value: Any) -> str:
@@ -127,7 +134,7 @@ def replace(files: Mapping[Path, str], diags: Diagnostics) -> bool:
                 with suppress(OSError):
                     made.unlink(missing_ok=True)
             about = {"file": os.path.relpath(path), "reason": error.strerror or error}
-            diags.error(MESSAGES("unwritable", **about), COMMAND_LINE)
+            diags.error(COMMAND("unwritable", **about), COMMAND_LINE)
             return False
     for path, made in temporary.items():
         made.replace(path)

@@ -1,0 +1,1 @@
+"""The reference of a package's operators: Markdown."""
