@@ -21,6 +21,7 @@ from ..model.op import Arguments, Backend, Parameter, Rule
 from ..model.signature import Type
 from ..read.cpp import Function
 from ..read.keys import KernelEntry
+from .arguments import expand_dtypes
 from .context import Environment, Path
 from .fit import Lookup
 
@@ -59,10 +60,18 @@ class Dispatch(Lookup):
         """Return the path of a key next to the function's name."""
         return (*self.path[:-1], *path)
 
-    @property
+    @cached_property
     def dtypes(self) -> tuple[str, ...]:
         """The dtypes that the kernel is compiled for, as far as the backend supports them."""
-        return self.group or (next(iter(self.fixed.values()), "float32"),)
+        every = self.group or (next(iter(self.fixed.values()), "float32"),)
+        if self.spec.dtypes is None:
+            return every
+        path = self.at("dtypes")
+        found = expand_dtypes(self.context, self.spec.dtypes, path)
+        kept = tuple(dtype for dtype in every if dtype in found)
+        for other in [d for d in found if not kept or d in {*self.spec.dtypes} - {*every}][:1]:
+            self.context.error("not_of_entry", path, dtype=other, known=", ".join(every))
+        return kept or every
 
     @property
     def fixed(self) -> dict[str, str]:

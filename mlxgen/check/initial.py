@@ -6,15 +6,12 @@ notice whether the two share memory.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from ..formula.compile import Want
-from ..model.dtypes import INTEGER, LIMITS
 from ..model.kinds import Kind
-from ..model.numbers import Impossible, evaluated
 from ..model.op import Form, Initial, Rule
-from .context import Context, Environment, Path
+from .context import Context, Environment
 from .dispatch import dtype_of
 
 
@@ -25,10 +22,12 @@ def initial_values(
     names, arrays = context.output_names, env.arguments.arrays
     plain = {p.name: p for p in arrays if p.is_plain}
     found: dict[str, Initial] = {}
+    for key in ("init", "donate", "strided"):
+        if getattr(context.raw, key) and (context.form is not Form.KERNELS or context.elementwise):
+            context.error("without_shape", (key,), key=True, what=key)
+            return ()
     for key, given in (("init", context.raw.init), ("donate", context.raw.donate)):
-        if given and (context.form is not Form.KERNELS or context.elementwise):
-            context.error("initial_without_shape", (key,), key=True, what=key)
-        elif len(rules) == len(names):  # else an error of `dtype` was reported
+        if len(rules) == len(names):  # else an error of `dtype` was reported
             for of, outputs in context.known_in("unknown_output", given, names, key).items():
                 path, text, number, donor = (key, of), given[of].strip(), None, None
                 if key == "donate":
@@ -45,23 +44,5 @@ def initial_values(
                         context.error("twice", path, key=True, item=name)
                     elif donor and dtype != (donor.dtype or "T"):
                         context.error("donated_dtype", path, name=name, donor=donor.name)
-                    elif number and not number.names:
-                        _check_number(context, env, path, name, dtype)
                     found[name] = Initial(names.index(name), number, donor)
     return tuple(found.values())
-
-
-def _check_number(context: Context, env: Environment, path: Path, name: str, dtype: str) -> None:
-    """Report a constant that an integer dtype of an output cannot represent."""
-    group, text = env.arguments.group, context.raw.init[str(path[-1])]
-    known = {"inf": math.inf, "nan": math.nan}
-    try:
-        value = evaluated(context.expanded(text), known, None)
-    except Impossible:  # reported with the formula
-        return
-    for one in group.dtypes if group and dtype == "T" else (dtype,):
-        low, high = LIMITS[one] if one in INTEGER else (0, 1)
-        whole = value is not None and low <= value <= high and value == int(value)
-        if one in (*INTEGER, "bool_") and value is not None and not whole:
-            context.error("fill_of_dtype", path, name=name, number=text, dtype=one.rstrip("_"))
-            break

@@ -59,6 +59,7 @@ class Model(BaseModel):
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
+Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class TemplateEntry(Model):
@@ -73,6 +74,7 @@ class KernelEntry(Model):
     """A kernel with its launch geometry."""
 
     kernel: str = key("Name of the hand-written function or [[kernel]].", ...)
+    dtypes: Names | None = key("Dtypes or categories that it computes; all of the entry if absent.")
     grid: Extents | None = key("Threads along x, y, z (Metal).")
     threadgroup: Extents | None = key("Threads of a threadgroup along x, y, z.")
     constants: dict[str, Formula] = key("Integers by the name of a parameter.", {})
@@ -115,7 +117,6 @@ class ArraySample(Model):
 SampleScalar = bool | int | float | str
 SampleValue = ArraySample | SampleScalar | list[ArraySample | SampleScalar | list[int] | None]
 Sample = dict[str, SampleValue | None]
-Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class OpEntry(Model):
@@ -154,6 +155,7 @@ class OpEntry(Model):
     donate: dict[str, Text] = key(
         "Array whose values and memory an output takes over; a copy if the memory is in use.", {}
     )
+    strided: list[str] = key("Arrays that kernels receive with any strides, without a copy.", [])
     dtypes: (
         Names | dict[str, Names] | Annotated[list[dict[str, Names]], Field(min_length=1)] | None
     ) = key("Dtypes or categories allowed, for all arrays, per argument, or per group of them.")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...formula.values import INT_MAX
-from ...model.dtypes import METAL_TYPES
+from ...model.dtypes import INTEGER, LIMITS, METAL_TYPES
 from ...model.names import free
 from ...read.names import better, clash, cpp_names, meanings
 from ..common.entries import Inline
@@ -181,8 +181,6 @@ class _Converter:
         ]
         if not self.arrays:
             raise Unfit("it has no array as an input, which an operator with a kernel needs")
-        if first.init_value:
-            raise Unfit(f"its outputs have the initial value {first.init_value}")
         self._set_types()
         axes = self._axes()
         template = self._template()
@@ -195,8 +193,6 @@ class _Converter:
         launch: dict[str, Any] = {"kernel": function, "grid": grid, "threadgroup": threadgroup}
         if template:
             launch["template"] = template
-        if first.init_value == 0:
-            launch["zero"] = self.outputs
         keys: dict[str, Any] = {
             "signature": self._signature(name),
             "dispatch": {"metal": launch},
@@ -207,6 +203,8 @@ class _Converter:
             of = next((f"{self.inputs[i]}.dtype" for i in self.types if self._is_element(i)), "")
             named = zip(self.outputs, self.of_output, strict=True)
             keys["dtype"] = _merged({output: dtype or of for output, dtype in named})
+        if first.init_value is not None:
+            keys["init"] = _merged(dict(zip(self.outputs, self._initial(), strict=True)))
         if self.checks:
             keys["checks"] = self.checks
         if any("float" in array.dtype for arrays in self.arrays.values() for array in arrays):
@@ -327,6 +325,18 @@ class _Converter:
             found[name] = " ".join(axes) or "()"
         return found
 
+    def _initial(self) -> Iterator[int | float | str]:
+        """Yield the initial value of each output, which MLX converts to its dtype."""
+        value = self.first.init_value or 0
+        whole = math.trunc(value) if math.isfinite(value) else None
+        for i in range(len(self.outputs)):
+            integers = {call.outputs[i].dtype for call in self.calls} & {*INTEGER}
+            for low, high in map(LIMITS.__getitem__, integers):
+                if whole is None or not low <= whole <= high:
+                    names = ", ".join(sorted(integers))
+                    raise Unfit(f"the initial value {value} of its outputs is not valid {names}")
+            yield str(value) if whole is None else whole if integers or whole == value else value
+
     def _extents(self, key: str, given: Sequence[tuple[int, int, int]]) -> list[int | str]:
         found = [
             self._find(f"{key}_{axis}", numbers)
@@ -365,7 +375,7 @@ class _Converter:
                     sample[name] = Inline(shape=[*value.shape])
                     if value.low is not None:
                         sample[name].update(low=value.low, high=value.high)
-                elif math.isfinite(value.value):
+                else:
                     sample[name] = value.value
             sample |= {name: numbers[position] for name, numbers in self.asked.items()}
             if sample not in found:

@@ -26,11 +26,12 @@ def check(context: Context, op: Op, samples: Mapping[int, Sample]) -> None:
         samples: The valid samples by position; -1: the default one.
     """
     from .batch import check_batch
-    from .defaults import check_defaults
+    from .defaults import check_defaults, check_initial
     from .overloads import check_overload
     from .unused import check_unused
 
     check_defaults(context, op)
+    check_initial(context, op)
     check_overload(context, samples)
     if op.derivatives.vmap is Vmap.BATCH and not op.elementwise:
         check_batch(context, op, samples.values())

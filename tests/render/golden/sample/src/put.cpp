@@ -87,7 +87,7 @@ class Put : public mlxgen::Operator<Put> {
 const mlxgen::Dispatch Put::dispatch(
     "put",
     {
-        mlxgen::cpu::over_views<Put, mlxgen::Floating>("put"),
+        mlxgen::cpu::over_views<Put, mlxgen::Types<float, double>>("put"),
 #ifdef _METAL_
         {mlxgen::Backend::metal,
          "put",
