@@ -237,6 +237,7 @@ def _function_constants(file: Unit, kernel: Function) -> list[tuple[str, str, st
     found = [
         (match[1], match[2], match[3], part.source.span(*match.span(2)))
         for part in file.files
+        if "function_constant" in part.source.text
         for match in _FUNCTION_CONSTANT.finditer(part.source.text)
     ]
     words = Counter[str]()

@@ -48,7 +48,7 @@ _FLAGS = (
     "-g1",
     "-w",
 )
-# A cast to a pointer, or a name for a type of pointers. Only casts lead to a vector's component at an
+# A cast to a pointer, or a name for a type of pointers. Only casts lead to a component at an
 # address that the vector cannot have; the runtime checks all other accesses. The compiler's check
 # takes long to compile.
 _CAST = re.compile(r"\*\s*(?:const\s*)?[)>]\s*[(&\w]|\b(?:typedef|using)\b[^;{}()]*\*")

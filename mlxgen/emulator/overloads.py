@@ -68,6 +68,7 @@ class Overloads(Source):
         tail, end = self.at(last.end_byte), self.at(template.end_byte)
         key = self._normal(start, tail)
         key = re.sub(r"^(?:(?:inline|static|constexpr) )*", "", key)
+        key = re.sub(r"\bconst (\w+) & ", r"\1 ", key)  # calls of both would be ambiguous
         key += " const" if "const" in self.texts[tail : tail + 2] else ""
         rest = self._normal(tail, end)
         first, other = seen.setdefault(key, (start, rest))

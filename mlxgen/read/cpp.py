@@ -158,7 +158,7 @@ class Reader(Preprocessor):
     def __init__(
         self, folders: Sequence[str], *, metal: bool = False, unread: tuple[str, ...] = ()
     ) -> None:
-        super().__init__(folders, METAL if metal else CPP, unread)
+        super().__init__(folders, METAL if metal else CPP, unread, inherits=metal)
         # Returns the declarations of a preprocessed file; raises ``SourceError``.
         self.declared = cache(lambda source: _Walk(source, metal).file)
 
@@ -234,8 +234,9 @@ class _Walk:
         self.text = source.text
         blanked = _BLANKED_METAL if metal else _BLANKED_CPP
         plain = blanked.sub(lambda m: " " * len(m[0]), self.text)
-        macros = source.macros  # without a semicolon, a call looks like a part of what follows
-        plain = LINE.sub(lambda m: m[0] if macros.get(m[1], m) else " " * len(m[0]), plain)
+        if metal:  # without a semicolon, a macro's call looks like a part of what follows
+            macros = source.macros
+            plain = LINE.sub(lambda m: m[0] if macros.get(m[1], m) else " " * len(m[0]), plain)
         # Byte offsets of the syntax tree then equal character offsets.
         self.plain = re.sub(r"[^\x00-\x7f]", "_", plain)
         root = PARSER.parse(self.plain.encode()).root_node

