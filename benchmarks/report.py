@@ -31,6 +31,7 @@ TITLES = {
     "aten": "Operators of ATen",
     "aten_operators": "Operators of ATen against mlx.core",
     "aten_models": "Models of torch.export",
+    "aten_quantized": "Quantized programs of torch.export",
     "emulation": "Emulated Metal kernels",
     "metal": "Instructions of Metal kernels",
     "apple": "Estimated for Apple's M1",

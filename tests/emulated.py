@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -57,15 +57,15 @@ def converted(folder: Path) -> Mapping[tuple[Kernel, Call], tuple[Entry, int]]:
     return found
 
 
-def built(file: Path, patch: pytest.MonkeyPatch) -> ModuleType:
-    """Build the operators of a file so that their Metal kernels run on the CPU."""
+def built(file: Path, patch: pytest.MonkeyPatch, names: Collection[str]) -> ModuleType:
+    """Build operators of a file so that their Metal kernels run on the CPU."""
     diags = Diagnostics()
     settings = operators.settings_of(None, file, diags)
     assert settings is not None
     settings = settings._replace(languages=(), mlx=operators.installed_mlx())
     document, sources = operators.read(settings, diags)
     assert document is not None
-    found = chosen(settings, document, sources)
+    found = chosen(settings, document, sources, names)
     assert diags.ok, diags.render_text()
     package = _build(found, True, False, diags)
     patch.setenv("MLXGEN_METAL_EMULATION", "1")

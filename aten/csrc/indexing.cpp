@@ -246,7 +246,13 @@ mx::array index_by(
   for (int axis : found.axes) {
     sizes[axis] = 1;
   }
-  auto out = mx::gather(x, found.arrays, found.axes, sizes, s);
+  // MLX divides by the size of the slices.
+  auto out = mx::gather(
+      x.size() == 0 ? mx::stop_gradient(x, s) : x,
+      found.arrays,
+      found.axes,
+      sizes,
+      s);
   std::vector<int> ones; // the axes of the indices in the slices, behind those
                          // of the index arrays
   for (int axis : found.axes) {

@@ -7,25 +7,9 @@
 #include <limits>
 #include <stdexcept>
 
+#include "mlx_aten/matrix_product.h"
+
 namespace mlx_aten::functions {
-
-namespace {
-
-/** A product with a matrix. MLX multiplies floats only; integers are summed. */
-mx::array
-product(const mx::array& a, const mx::array& b, mx::StreamOrDevice s) {
-  auto dtype = mx::result_type(a, b);
-  if (mx::issubdtype(dtype, mx::inexact)) {
-    return mx::matmul(a, b, s);
-  }
-  if (b.ndim() < 2) {
-    return mx::astype(mx::sum(mx::multiply(a, b, s), -1, false, s), dtype, s);
-  }
-  auto products = mx::multiply(mx::expand_dims(a, -1, s), b, s);
-  return mx::astype(mx::sum(products, -2, false, s), dtype, s);
-}
-
-} // namespace
 
 mx::array product_of(
     const std::vector<mx::array>& matrices,
@@ -73,7 +57,8 @@ mx::array product_of(
       return matrices[first];
     }
     int middle = split[first][last];
-    return product(multiplied(first, middle), multiplied(middle + 1, last), s);
+    return matrix_product(
+        multiplied(first, middle), multiplied(middle + 1, last), s);
   };
   return multiplied(0, count - 1);
 }
@@ -83,11 +68,11 @@ mx::array power_of(const mx::array& A, int n, mx::StreamOrDevice s) {
   bool first = true;
   for (auto square = A; n > 0; n >>= 1) {
     if (n & 1) {
-      out = first ? square : product(out, square, s);
+      out = first ? square : matrix_product(out, square, s);
       first = false;
     }
     if (n > 1) {
-      square = product(square, square, s);
+      square = matrix_product(square, square, s);
     }
   }
   return out;
@@ -113,8 +98,10 @@ mx::array reflections(
     int i = left != reverse ? count - 1 - step : step;
     auto index = mx::array(i);
     auto column = mx::expand_dims(mx::take(columns, index, -1, s), -1, s);
-    auto row = mx::swapaxes(column, -1, -2, s);
-    auto scale = mx::expand_dims(mx::take(tau, index, -1, s), {-2, -1}, s);
+    auto row = mx::conjugate(mx::swapaxes(column, -1, -2, s), s);
+    auto factor = mx::take(tau, index, -1, s);
+    auto scale = mx::expand_dims(
+        reverse ? mx::conjugate(factor, s) : factor, {-2, -1}, s);
     auto change = left ? mx::matmul(column, mx::matmul(row, out, s), s)
                        : mx::matmul(mx::matmul(out, column, s), row, s);
     out = mx::subtract(out, mx::multiply(scale, change, s), s);
@@ -143,12 +130,25 @@ std::vector<mx::array> reflections_of(
     auto column = mx::expand_dims(mx::take(out, at, -1, s), -1, s);
     auto first = mx::expand_dims(mx::take(column, at, -2, s), -2, s);
     auto below = mx::where(mx::greater(rows, at, s), column, zero, s);
-    auto rest = mx::sum(mx::square(below, s), -2, true, s);
-    // Nothing is to be reflected where all elements below are 0.
-    auto flat = mx::equal(rest, zero, s);
-    auto norm = mx::sqrt(mx::add(rest, mx::square(first, s), s), s);
-    auto beta =
-        mx::where(mx::less(first, zero, s), norm, mx::negative(norm, s), s);
+    auto rest = mx::sum(mx::square(mx::abs(below, s), s), -2, true, s);
+    bool is_complex = A.dtype() == mx::complex64;
+    // Nothing is to be reflected where all elements below are 0, and the
+    // diagonal is real.
+    auto flat = mx::equal(rest, mx::array(0, rest.dtype()), s);
+    if (is_complex) {
+      flat = mx::logical_and(
+          flat, mx::equal(mx::imag(first, s), mx::array(0.0f), s), s);
+    }
+    auto norm = mx::sqrt(mx::add(rest, mx::square(mx::abs(first, s), s), s), s);
+    auto sign = is_complex ? mx::real(first, s) : first;
+    auto beta = mx::astype(
+        mx::where(
+            mx::less(sign, mx::array(0, sign.dtype()), s),
+            norm,
+            mx::negative(norm, s),
+            s),
+        A.dtype(),
+        s);
     auto head = mx::where(flat, one, mx::subtract(first, beta, s), s);
     auto tau = mx::where(
         flat,
@@ -158,8 +158,8 @@ std::vector<mx::array> reflections_of(
     auto v =
         mx::where(mx::equal(rows, at, s), one, mx::divide(below, head, s), s);
     auto change = mx::multiply(
-        mx::multiply(tau, v, s),
-        mx::matmul(mx::swapaxes(v, -1, -2, s), out, s),
+        mx::multiply(mx::conjugate(tau, s), v, s),
+        mx::matmul(mx::conjugate(mx::swapaxes(v, -1, -2, s), s), out, s),
         s);
     // Columns to the left keep the reflections that are stored in them.
     auto reflected = mx::where(

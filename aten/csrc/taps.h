@@ -66,12 +66,12 @@ struct TapAxis {
   int stride;
   int padding;
 
-  /** `factor`: the outputs per input if the caller knows it, else 0. */
+  /** `scale_`: the inputs per output if the caller knows it, else 0. */
   TapAxis(
       int mode_,
       int length_,
       int size_,
-      A factor,
+      A scale_,
       bool align_corners_,
       int kernel_size_,
       int stride_,
@@ -86,7 +86,7 @@ struct TapAxis {
     if (align_corners) {
       scale = size > 1 ? A(length - 1) / A(size - 1) : A(0);
     } else {
-      scale = factor > 0 ? 1 / factor : A(length) / A(size);
+      scale = scale_ > 0 ? scale_ : A(length) / A(size);
     }
   }
 
@@ -159,15 +159,8 @@ struct TapAxis {
 
  private:
   Taps<A> nearest(int j) const {
-    int i;
-    if (mode == nearest_exact_taps) {
-      i = int(floor((A(j) + A(0.5)) * scale));
-    } else if (size == length || size == 2 * length) {
-      i = size == length ? j : j / 2; // whatever the factor is
-    } else {
-      i = int(floor(A(j) * scale));
-    }
-    i = min(i, length - 1);
+    A at = mode == nearest_exact_taps ? A(j) + A(0.5) : A(j);
+    int i = min(int(floor(at * scale)), length - 1);
     return {i, i + 1, A(0), A(1)};
   }
 

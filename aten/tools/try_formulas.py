@@ -196,7 +196,8 @@ class Formulas:
     def __init__(self, folders: list[Path]) -> None:
         self.entries: dict[str, Entry] = {}
         self.by_name: dict[str, list[Entry]] = {}
-        for path in sorted(p for folder in folders for p in folder.glob("*.yaml")):
+        # Overrides are in the last folder.
+        for path in (p for folder in folders for p in sorted(folder.glob("*.yaml"))):
             for key, body in (yaml.safe_load(path.read_text()) or {}).items():
                 if isinstance(body, list) or path.name == "nodes.yaml":
                     continue

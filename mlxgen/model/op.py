@@ -318,12 +318,14 @@ class Rule:
 
 
 class Holds(enum.Enum):
-    """The content of a buffer of a Metal launch."""
+    """What a Metal launch binds."""
 
     INPUT = "input"
     OUTPUT = "output"
     BYTES = "bytes"  # a number
     VECTOR = "vector"  # of numbers
+    CONSTANT = "constant"  # the number of a function constant
+    MEMORY = "memory"  # of a threadgroup: a number of elements
 
 
 class Property(enum.Enum):
@@ -338,14 +340,14 @@ class Property(enum.Enum):
 
 
 class Binding(NamedTuple):
-    """One buffer of a Metal launch."""
+    """A buffer, a function constant or threadgroup memory of a Metal launch."""
 
     name: str  # the kernel's parameter
-    place: int  # the index of the buffer
+    place: int  # its index
     holds: Holds
     of: str  # the argument, output or constant
     part: Property = Property.ELEMENTS
-    type: str = ""  # BYTES: the number's C++ type
+    type: str = ""  # BYTES, CONSTANT: the number's C++ type; MEMORY: bytes per element, or T
 
 
 def metal_stem(include: str) -> str:
@@ -354,12 +356,12 @@ def metal_stem(include: str) -> str:
 
 
 class Template(NamedTuple):
-    """An integer template parameter of a Metal kernel: the least value not below the formula."""
+    """A template parameter of a Metal kernel: the least value not below the formula, or a type."""
 
     name: str
     text: str
-    expr: Expr
-    values: tuple[int, ...]
+    expr: Expr | None
+    values: tuple[int | str, ...]  # numbers, or a type; T: that of the kernel
 
 
 Backend = Literal["cpu", "metal"]
@@ -389,8 +391,8 @@ class Kernel(NamedTuple):
     @property
     def formulas(self) -> tuple[Expr, ...]:
         """The formulas of the launch."""
-        constants, sizes = (expr for _, expr in self.constants), (t.expr for t in self.templates)
-        return (*(rule.expr for rule in (*self.grid, *self.threadgroup)), *constants, *sizes)
+        numbers = [*(expr for _, expr in self.constants), *(t.expr for t in self.templates)]
+        return (*(rule.expr for rule in (*self.grid, *self.threadgroup)), *filter(None, numbers))
 
     @property
     def uses(self) -> frozenset[str]:
@@ -411,7 +413,10 @@ class Kernel(NamedTuple):
     def variants(self) -> dict[str, tuple[str, ...]]:
         """The instantiations of the launcher: template arguments by host name."""
         return {
-            "_".join((self.function, dtype, *values)): (metal_name(dtype), *values)
+            "_".join((self.function, dtype, *values)): (
+                metal_name(dtype),
+                *(metal_name(dtype) if value == "T" else value for value in values),
+            )
             for dtype in (self.dtypes if self.on_demand else ())
             for values in itertools.product(*(map(str, t.values) for t in self.templates))
         }

@@ -63,10 +63,11 @@ Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class TemplateEntry(Model):
-    """An integer template parameter of a [[kernel]]: its formula and its values."""
+    """A template parameter of a [[kernel]]: its formula and values, or its dtype."""
 
-    of: Formula = key("Lower bound of the parameter: a formula of shapes and attributes.", ...)
-    values: Annotated[list[Whole], Field(min_length=1)] = key("Possible values, ascending.", ...)
+    of: Formula | None = key("Lower bound of an int, or a bool: a formula.")
+    values: list[Whole] = key("Possible values of an int, ascending.", [])
+    dtype: str | None = key("The dtype of a type.")
 
 
 class KernelEntry(Model):
@@ -76,8 +77,8 @@ class KernelEntry(Model):
     dtypes: Names | None = key("Dtypes or categories that it computes; all of the entry if absent.")
     grid: Extents | None = key("Threads along x, y, z (Metal).")
     threadgroup: Extents | None = key("Threads of a threadgroup along x, y, z.")
-    constants: dict[str, Formula] = key("Integers passed by parameter name.", {})
-    template: dict[str, TemplateEntry] = key("Integer template parameters by name (Metal).", {})
+    constants: dict[str, Formula] = key("Integers by the name of a parameter.", {})
+    template: dict[str, TemplateEntry] = key("Template parameters by name (Metal).", {})
     zero: list[str] = key("Outputs filled with zeros before the launch.", [])
 
 

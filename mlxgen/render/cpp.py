@@ -501,7 +501,8 @@ class View(Op):
         """Return the sizes that the op function reads from an array after the check of its axes."""
         exprs = [c.expr for c in self.op.checks if c is not check]
         exprs += [rule.expr for rule in self.op.output_rules.dtypes if rule]
-        exprs += [t.expr for kernel in self.op.forward.kernels for t in kernel.templates]
+        templates = [t for kernel in self.op.forward.kernels for t in kernel.templates]
+        exprs += [t.expr for t in templates if t.expr]
         if self.op.forward.expr and not (self.op.has_primitive or self.op.derivatives.own):
             exprs.append(self.op.forward.expr)
         names = self.holes(exprs)

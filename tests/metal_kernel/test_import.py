@@ -277,19 +277,38 @@ def test_no_axes(imported: Importing) -> None:
     assert "\nconst constant float& y = *y_array;\n" in found.metal["copy"]
 
 
-@pytest.mark.parametrize("init", [0, 3])
-def test_outputs(imported: Importing, init: float) -> None:
+def test_outputs(imported: Importing) -> None:
     outputs = [[array(n, 2, dtype=I32), array()] for n in (3, 5)]
-    pairs = zip((3, 5), outputs, strict=True)
-    calls = [call(array(n), outputs=o, init_value=init) for n, o in pairs]
+    calls = [call(array(n), outputs=o, init_value=0) for n, o in zip((3, 5), outputs, strict=True)]
     source = "a[0] = 0; b[0] = 0; float y = x[0];"
     options = {"source": source, "output_names": ["a", "b"], "atomic_outputs": True}
     found = imported(*calls, **options)
     found.check()
-    assert found.entry["init"] == {"a, b": str(init)}
+    assert found.entry["init"] == {"a, b": 0}
     assert found.entry["axes"] == {"x": "B", "a": "B 2", "b": "()"}
     assert found.entry["dtype"] == {"a": I32, "b": F32}
     assert "device atomic<int32_t>* a [[buffer(1)]]" in found.metal["copy"]
+
+
+@pytest.mark.parametrize("value", [True, 3, -2, 0.1, 1e-30, float("-inf"), float("nan")])
+def test_numbers_as_inputs(imported: Importing, value: float) -> None:
+    found = imported(call(array(9), value))
+    found.check()
+    kind = type(value).__name__
+    default = f" = {value}" if np.isfinite(value) else ""
+    assert f"y: {kind}{default})" in found.entry["signature"]
+    assert f"const constant {kind}& y [[" in found.metal["copy"]
+    np.testing.assert_equal(found.entry["samples"][0]["y"], value)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "init"),
+    [(0, F32, 0), (-2, I32, -2), (0.5, F16, 0.5), (2.5, I32, 2), (float("-inf"), F32, "-inf")],
+)
+def test_initial_values(imported: Importing, value: float, dtype: str, init: Any) -> None:
+    found = imported(call(array(9, dtype=dtype), init_value=value))
+    found.check()
+    assert found.entry["init"] == {"out": init}
 
 
 def test_integers(imported: Importing) -> None:
@@ -312,6 +331,8 @@ def test_gradient_is_left_to_write(imported: Importing) -> None:
     [
         (call(1.0, outputs=[array(8)]), "no array as an input"),
         (call(array(8, dtype="complex64")), "no complex64"),
+        (call(array(8, dtype="uint8"), init_value=-1), "initial value -1.0"),
+        (call(array(8, dtype=I32), init_value=float("inf")), "initial value inf"),
         (call(array(8), 2**40), "y has more than 32 bits"),
     ],
 )
@@ -362,7 +383,15 @@ def test_programs_that_fail(
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"kernel": {}, "calls": 3}', "\xff"])
+OTHER = Record.model_construct(
+    kernel=Kernel(name="k", input_names=("x", "y"), output_names=("out",), source=COPY),
+    calls=(call(array(8)),),
+).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[1]", '{"kernel": {}, "calls": 3}', "\xff", OTHER], ids=range(6)
+)
 def test_damaged_record(imported: Importing, tmp_path: Path, content: str) -> None:
     path = tmp_path / "record.json"
     path.write_bytes(content.encode("latin-1"))
@@ -376,6 +405,17 @@ def test_no_records(imported: Importing, tmp_path: Path) -> None:
     found = imported.again()  # type: ignore[attr-defined]
     assert "has no recorded call of a kernel" in found.result.output
     assert not [*tmp_path.iterdir()]
+
+
+def test_several_sources(imported: Importing, tmp_path: Path) -> None:
+    """Calls of a kernel in several sources become one entry."""
+    kernel = Kernel(name="copy", input_names=("x",), output_names=("out",), source=COPY)
+    for n in (5, 9):
+        (tmp_path / str(n)).mkdir()
+        records.add(tmp_path / str(n), kernel, [call(array(n), grid=(n, 1, 1))])
+    found = imported.again(tmp_path / "5", tmp_path / "9")  # type: ignore[attr-defined]
+    found.check()
+    assert found.entry["axes"] == {"x, out": "B"}
 
 
 def test_files_of_others(imported: Importing, tmp_path: Path) -> None:
@@ -549,6 +589,6 @@ def test_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["import", "metal_kernel", str(tmp_path / "calls"), "-o", output]
     assert CliRunner().invoke(cli, given).output == "3 entries for 2 of 2 kernels\n"
     entries = converted(tmp_path / "calls")
-    module = built(Path(output), monkeypatch)
+    module = built(Path(output), monkeypatch, {entry.name for entry, _ in entries.values()})
     for kept in recording.kept:
         assert not same(module, kept, *entries[kept.kernel, kept.call])

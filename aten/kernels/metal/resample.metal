@@ -15,7 +15,7 @@ template <typename T>
     constant int& length [[buffer(2)]],
     constant int& size [[buffer(3)]],
     constant int& mode [[buffer(4)]],
-    constant float& factor [[buffer(5)]],
+    constant float& scale [[buffer(5)]],
     constant bool& align_corners [[buffer(6)]],
     constant int& kernel_size [[buffer(7)]],
     constant int& stride [[buffer(8)]],
@@ -23,7 +23,7 @@ template <typename T>
     uint3 position [[thread_position_in_grid]],
     uint3 threads [[threads_per_grid]]) {
   mlx_aten::TapAxis<float> axis(
-      mode, length, size, factor, align_corners, kernel_size, stride, padding);
+      mode, length, size, scale, align_corners, kernel_size, stride, padding);
   x += size_t(position.z) * length * threads.x + position.x;
   mlx_aten::Taps<float> taps = axis.weighted(int(position.y));
   float sum = 0;
@@ -41,7 +41,7 @@ template <typename T>
     constant int& length [[buffer(2)]],
     constant int& size [[buffer(3)]],
     constant int& mode [[buffer(4)]],
-    constant float& factor [[buffer(5)]],
+    constant float& scale [[buffer(5)]],
     constant bool& align_corners [[buffer(6)]],
     constant int& kernel_size [[buffer(7)]],
     constant int& stride [[buffer(8)]],
@@ -49,7 +49,7 @@ template <typename T>
     uint3 position [[thread_position_in_grid]],
     uint3 threads [[threads_per_grid]]) {
   mlx_aten::TapAxis<float> axis(
-      mode, length, size, factor, align_corners, kernel_size, stride, padding);
+      mode, length, size, scale, align_corners, kernel_size, stride, padding);
   x += size_t(position.z) * size * threads.x + position.x;
   int i = int(position.y);
   float sum = 0;

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...formula.values import INT_MAX
-from ...model.dtypes import METAL_TYPES
+from ...model.dtypes import INTEGER, LIMITS, METAL_TYPES
 from ...model.names import free
 from ...read.names import better, clash, cpp_names, meanings
 from ..common.entries import Inline
@@ -199,12 +199,12 @@ class _Converter:
             "axes": _merged(axes),
             "dtypes": _merged({self.inputs[i]: types for i, types in self.types.items()}),
         }
-        if first.init_value is not None:
-            keys["init"] = {", ".join(self.outputs): f"{first.init_value:.17g}"}
         if any(self.of_output):
             of = next((f"{self.inputs[i]}.dtype" for i in self.types if self._is_element(i)), "")
             named = zip(self.outputs, self.of_output, strict=True)
             keys["dtype"] = _merged({output: dtype or of for output, dtype in named})
+        if first.init_value is not None:
+            keys["init"] = _merged(dict(zip(self.outputs, self._initial(), strict=True)))
         if self.checks:
             keys["checks"] = self.checks
         if any("float" in array.dtype for arrays in self.arrays.values() for array in arrays):
@@ -325,6 +325,18 @@ class _Converter:
             found[name] = " ".join(axes) or "()"
         return found
 
+    def _initial(self) -> Iterator[int | float | str]:
+        """Yield the initial value of each output, which MLX converts to its dtype."""
+        value = self.first.init_value or 0
+        whole = math.trunc(value) if math.isfinite(value) else None
+        for i in range(len(self.outputs)):
+            integers = {call.outputs[i].dtype for call in self.calls} & {*INTEGER}
+            for low, high in map(LIMITS.__getitem__, integers):
+                if whole is None or not low <= whole <= high:
+                    names = ", ".join(sorted(integers))
+                    raise Unfit(f"the initial value {value} of its outputs is not valid {names}")
+            yield str(value) if whole is None else whole if integers or whole == value else value
+
     def _extents(self, key: str, given: Sequence[tuple[int, int, int]]) -> list[int | str]:
         found = [
             self._find(f"{key}_{axis}", numbers)
@@ -363,7 +375,7 @@ class _Converter:
                     sample[name] = Inline(shape=[*value.shape])
                     if value.low is not None:
                         sample[name].update(low=value.low, high=value.high)
-                elif math.isfinite(value.value):
+                else:
                     sample[name] = value.value
             sample |= {name: numbers[position] for name, numbers in self.asked.items()}
             if sample not in found:

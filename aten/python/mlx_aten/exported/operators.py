@@ -20,7 +20,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from . import arrays, draws, fused, layers, quantized, recurrent
+from . import arrays, convolutions, draws, fused, layers, quantized, recurrent
 from .operands import inside
 
 Function = Callable[..., Any]
@@ -285,6 +285,7 @@ FUNCTIONS: dict[str, Function] = {
     "mlx.straight_through": quantized.straight_through,
     "mlx.inside": inside,
     **arrays.FUNCTIONS,
+    **convolutions.FUNCTIONS,
     **draws.FUNCTIONS,
     **layers.FUNCTIONS,
     **quantized.FUNCTIONS,
