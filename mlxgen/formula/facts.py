@@ -106,12 +106,12 @@ def sliced(shape: Value, bounds: Sequence[Value]) -> Rank:
 
 def indexed(value: Value, index: Sequence[Value], at: ast.AST) -> Rank:
     """Return the rank of an indexed array."""
-    kinds = [part.kind for part in index]
-    rank = known(value).rank if "array" not in kinds else None
-    needed = kinds.count("int") + kinds.count("slice")
+    kinds, rank = [part.kind for part in index], known(value).rank
+    needed = len(kinds) - kinds.count("none") - kinds.count("ellipsis")
     if rank and not rank[0] and needed > rank[1]:
         raise Wrong("many_indices", at, count=needed, ndim=rank[1])
-    return plus(rank, kinds.count("none") - kinds.count("int"))
+    # Index arrays have axes of their own.
+    return None if "array" in kinds else plus(rank, kinds.count("none") - kinds.count("int"))
 
 
 def axes_of(axis: Any, rank: Rank, at: object = None) -> int | None:

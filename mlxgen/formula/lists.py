@@ -201,7 +201,10 @@ class Lists(Translator):
         return replace(found, fact=known(found)._replace(rank=indexed(value, index, node)))
 
     def indices(self, node: ast.expr, new_axes: bool = True) -> list[Value]:
-        """Return the items of an index: an array of ints, or ints, slices, None and an ellipsis."""
+        """Return the items of an index: arrays of ints, or ints, slices, None and an ellipsis.
+
+        An int next to arrays is one of them.
+        """
         elements = node.elts if isinstance(node, ast.Tuple) else [node]
         ellipses = [e for e in elements if isinstance(e, ast.Constant) and e.value is Ellipsis]
 
@@ -215,7 +218,7 @@ class Lists(Translator):
                 return Value("ellipsis", named("mlxgen::ellipsis"), element)
             value = self.visit(element)
             require(value)
-            if value.kind == "array" and len(elements) == 1:
+            if value.kind == "array":
                 return value
             if value.kind == "none" and new_axes:
                 return replace(value, cpp=named("mlxgen::newaxis"))
@@ -223,7 +226,11 @@ class Lists(Translator):
                 raise Wrong("index", value.at, value.kind, value=value)
             return replace(value, cpp=narrow(value))
 
-        return self.each(part, elements)
+        parts = self.each(part, elements)
+        others = [p for p in parts if p.kind not in ("array", "int")]
+        if others and len(others) < len(parts) and any(p.kind == "array" for p in parts):
+            raise Wrong("index_beside_array", others[0].at)
+        return parts
 
     def update_array(self, at: ast.Subscript, array: ast.expr, node: ast.Call, name: str) -> Value:
         """Return the value of ``x.at[...].add(values)``, the adjoint of an index."""
@@ -382,9 +389,12 @@ def repeated(left: Value, right: Value) -> Sequence[Value]:
 
 
 def written_index(parts: Sequence[Value]) -> Cpp:
-    """Return an index in C++: an array of ints, or a list in braces."""
-    if parts and parts[0].kind == "array":
+    """Return an index in C++: an array of ints, arrays, or a list in braces."""
+    if [part.kind for part in parts] == ["array"]:
         return parts[0].cpp
+    if any(part.kind == "array" for part in parts):
+        arrays = [p.cpp if p.kind == "array" else call("mx::array", p.cpp) for p in parts]
+        return braces("std::vector<mx::array>", *arrays)
     return braces("", *[value.cpp for value in parts])
 
 

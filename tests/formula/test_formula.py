@@ -143,6 +143,8 @@ def check_cpp(source: str, folder: Path) -> None:
         ("topk(x, 2)", "mx::topk(x, 2, -1, s)"),
         ("einsum('ij->ji', x)", 'mx::einsum("ij->ji", std::vector<mx::array>{x}, s)'),
         ("x.at[y].add(x)", "mlxgen::at_add(x, y, x, s)"),
+        ("x[y, 0]", "mlxgen::index(x, std::vector<mx::array>{y, mx::array(0)}, s)"),
+        ("x.at[y, y].add(x)", "mlxgen::at_add(x, std::vector<mx::array>{y, y}, x, s)"),
         ("x.at[0, 1:].maximum(2)", "mlxgen::at_maximum(x, {0, mlxgen::Slice{1}}, 2, s)"),
         ("pad(x, 1)", 'mlxgen::pad(x, 1, 0, "constant", s)'),
         ("pad(x, (n, 1))", 'mlxgen::pad(x, std::pair<int, int>{n, 1}, 0, "constant", s)'),
@@ -450,7 +452,7 @@ def test_all_errors_are_reported() -> None:
         ("2(x + y)", "MG302", "2", "write *"),
         ("x * (n // 0)", "MG327", "n // 0", "zero"),
         ("x[1.5]", "MG310", "1.5", "a float"),
-        ("x[0, y]", "MG310", "y", "take_along_axis"),
+        ("x[:, y]", "MG310", ":", "moveaxis"),
         ("x[..., ...]", "MG310", "...", "one ellipsis"),
         ("x[::0]", "MG310", "0", "zero"),
         ("grads[2]", "MG310", "2", "out of range"),
@@ -647,7 +649,8 @@ sum(x, axis=[0, 'a']); pad(x, ((1, 2), 3)); pad(x, 1, mode='a'); tensordot(x, y,
 [a for a.b in xs]; [a for a, a in zip(xs, xs)]; [a for a in zip(xs)]; enumerate(xs)
 [a for a in range(x)]; [a for a in range(1, 2, 3)]; [a * i for i, a in enumerate(xs) if i > 0]
 sincos(x)[n]; sincos(x)[0.5]; (1, 'a')[n]; (1, 2)[n]; (x, y)[n]; (x, 1)[0]; xs[flag:]; xs[:0.5]
-(1, 'a')[1:]; x[True]; x['a']; x[(0, 1)]; x[[0, 1]]; x[w]; x[None]; x[low]; g; w.shape
+(1, 'a')[1:]; x[True]; x['a']; x[(0, 1)]; x[[0, 1]]; x[w]
+x[y, :]; x[..., y]; x[y, None]; x[y, w]; x[y, 'a']; x[None]; x[low]; g; w.shape
 w is True; 'a' == 'b'; mode < 'a'; name == mode; x.dtype == floating; x.dtype == 'a'; xs == xs
 n == None; dt is None; low is not None; (x if flag else w); (low if flag else None)
 (n if flag else low); (1 if flag else 'a'); (big if flag else n)
@@ -756,6 +759,9 @@ linspace(0, scalar, 5)
 arange(0, scalar, dtype=float32); i if scalar == 3 else x
 i if half == 0.5 and scalar == 3.0 else x; arctan2(x, scalar)
 divmod(i, scalar)[0]; linalg.norm(x[0], half); x if half > scalar else i; arange(int(scalar))
+x[idx, idx]; x[idx[:, None], idx]; x[idx, 0]; x[1, idx * 0]; x[None][idx * 0, idx]; x[idx[0], idx]
+x.at[idx, idx].add(y[0, 0]); x.at[idx[:, None], idx].multiply(2); x.at[1, idx].add(1)
+x.at[idx, idx * 0].maximum(7); x[idx - 2, -idx]
 x.at[0].add(y[0]); x.at[idx].add(y); x.at[idx * 0].add(1); x.at[:, idx[0].ndim].add(2)
 h.at[1:].add(1); zeros_like(x).at[..., 1:].add(y[:, 1:]); x.at[0, 1].maximum(9)
 x.at[idx].multiply(y); x.at[::-1].minimum(y); i.at[idx].add(i)

@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <limits>
 #include <numbers>
+#include <numeric>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -957,6 +958,30 @@ index(const mx::array& x, const mx::array& indices, mx::StreamOrDevice s) {
   return mx::take(x, indices, 0, s);
 }
 
+/** Consecutive axes. */
+inline std::vector<int> axes_from(int first, size_t count) {
+  std::vector<int> axes(count);
+  std::iota(axes.begin(), axes.end(), first);
+  return axes;
+}
+
+/** `x[i, j, ..]` with arrays of integers, which are broadcast together. */
+inline mx::array index(
+    const mx::array& x,
+    const std::vector<mx::array>& indices,
+    mx::StreamOrDevice s) {
+  for (const auto& each : indices) {
+    if (each.dtype() == mx::bool_) {
+      throw std::invalid_argument("Boolean indices are not supported.");
+    }
+  }
+  auto count = indices.size();
+  auto sizes = x.shape();
+  std::fill_n(sizes.begin(), std::min(sizes.size(), count), 1);
+  auto out = mx::gather(x, indices, axes_from(0, count), sizes, s);
+  return mx::squeeze(out, axes_from(ndim(out) - ndim(x), count), s);
+}
+
 /** `values` as the updates of `x.at[indices]`, for mx::slice_update_add. */
 template <typename T>
 mx::array updates(
@@ -970,16 +995,21 @@ mx::array updates(
   return with_axes(std::move(out), at.dropped, s);
 }
 
-/** Like the above with an array of integers, for mx::scatter_add. */
+/**
+ * Like the above with arrays of integers, for mx::scatter_add. Reshaped as in
+ * mlx.core: MLX's vmap of a scatter is wrong for some other batch axes.
+ */
 template <typename T>
 mx::array updates(
     const mx::array& x,
-    const mx::array& indices,
+    const std::vector<mx::array>& indices,
     const T& values,
     mx::StreamOrDevice s) {
-  auto out = operand(values, x.dtype());
-  out = mx::broadcast_to(out, index(x, indices, s).shape(), s);
-  return mx::expand_dims(out, ndim(indices), s);
+  auto shape = index(x, indices, s).shape();
+  auto out = mx::broadcast_to(operand(values, x.dtype()), shape, s);
+  auto others = ndim(x) - static_cast<int>(indices.size());
+  shape.insert(shape.end() - others, indices.size(), 1);
+  return mx::reshape(out, shape, s);
 }
 
 #if MLX_VERSION_NUMERIC >= 31002
@@ -997,25 +1027,33 @@ mx::array updates(
 #endif
 
 // `x.at[indices].name(values)`
-#define MLXGEN_AT(name, update, scatter)                           \
-  template <typename T>                                            \
-  mx::array at_##name(                                             \
-      const mx::array& x,                                          \
-      std::initializer_list<Index> indices,                        \
-      const T& values,                                             \
-      mx::StreamOrDevice s) {                                      \
-    Selection at(x, indices);                                      \
-    auto out = updates(x, indices, values, s);                     \
-    return MLXGEN_UPDATE(name, update);                            \
-  }                                                                \
-  template <typename T>                                            \
-  mx::array at_##name(                                             \
-      const mx::array& x,                                          \
-      const mx::array& indices,                                    \
-      const T& values,                                             \
-      mx::StreamOrDevice s) {                                      \
-    auto out = updates(x, indices, values, s);                     \
-    return mx::scatter(x, {indices}, out, std::vector<int>{0}, s); \
+#define MLXGEN_AT(name, update, scatter)                                  \
+  template <typename T>                                                   \
+  mx::array at_##name(                                                    \
+      const mx::array& x,                                                 \
+      std::initializer_list<Index> indices,                               \
+      const T& values,                                                    \
+      mx::StreamOrDevice s) {                                             \
+    Selection at(x, indices);                                             \
+    auto out = updates(x, indices, values, s);                            \
+    return MLXGEN_UPDATE(name, update);                                   \
+  }                                                                       \
+  template <typename T>                                                   \
+  mx::array at_##name(                                                    \
+      const mx::array& x,                                                 \
+      const std::vector<mx::array>& indices,                              \
+      const T& values,                                                    \
+      mx::StreamOrDevice s) {                                             \
+    auto out = updates(x, indices, values, s);                            \
+    return mx::scatter(x, indices, out, axes_from(0, indices.size()), s); \
+  }                                                                       \
+  template <typename T>                                                   \
+  mx::array at_##name(                                                    \
+      const mx::array& x,                                                 \
+      const mx::array& indices,                                           \
+      const T& values,                                                    \
+      mx::StreamOrDevice s) {                                             \
+    return at_##name(x, std::vector<mx::array>{indices}, values, s);      \
   }
 
 MLXGEN_AT(add, slice_update_add, scatter_add)

@@ -8,8 +8,9 @@
 //                    Out<T> out);
 //
 // The generated code around it checks shapes and dtypes, makes every input
-// row-contiguous, allocates the outputs (uninitialized), and runs the kernel on
-// the stream's thread.
+// row-contiguous (except Strided ones), allocates the outputs (uninitialized
+// unless the entry has `init` or `donate`), and runs the kernel on the stream's
+// thread.
 
 #pragma once
 
