@@ -46,7 +46,7 @@ ENDS = "the process ends"
 #: seconds of a sample, after which its process is ended
 LONGEST = 60
 #: most kinds of samples in the report
-MOST = 4
+MOST = 1
 STATUSES = ("right", "partly", "needs a kernel", "impossible", "no samples")
 HEADER = """\
 # Each operator of allowlist.txt: right on all recorded samples, or what is left out and why.
@@ -219,11 +219,11 @@ def place(sample: Sample) -> str:
     for part, kind in PLACES.items():
         if part in variant:
             return kind
-    return variant.partition(" in ")[0] + (f" ({dtype})" if dtype.endswith("16") else "")
+    return variant.partition(" in ")[0] + (" in 16 bit" if dtype.endswith("16") else "")
 
 
 def differences(failures: dict[int, str], samples: list[Sample]) -> str:
-    """Return what differs, by kind, and where: ``gradient, values: ties, float16; NaN: large``."""
+    """Return what differs, by kind, and where: ``gradient, values: ties and 2 more; NaN: large``."""
     found: dict[str, set[str]] = {}
     for index, kind in failures.items():
         found.setdefault(kind, set()).add(place(samples[index]))
