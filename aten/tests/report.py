@@ -16,6 +16,7 @@ import argparse
 import functools
 import importlib
 import multiprocessing
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ PLACES = {
 ENDS = "the process ends"
 #: seconds of a sample, after which its process is ended
 LONGEST = 60
+#: characters of a line of the page; report.yaml has the whole text
+WIDTH = 115
 #: most kinds of samples in the report
 MOST = 1
 STATUSES = ("right", "partly", "needs a kernel", "impossible", "no samples")
@@ -183,7 +186,8 @@ def table(rows: dict[str, Row]) -> Iterator[str]:
     """Yield the lines of a table of operators."""
     yield "| operator | status | NaN | |\n|---|---|---|---|\n"
     for name, row in rows.items():
-        reason = ". ".join(filter(None, [row.reason, row.differs])).replace("|", "\\|")
+        whole = ". ".join(filter(None, [row.reason, row.differs])).replace("|", "\\|")
+        reason = textwrap.shorten(whole, WIDTH - len(name) - len(row.status), placeholder=" ..")
         yield f"| `{name}` | {row.status} | {len(row.nan) or ''} | {reason} |\n"
 
 
@@ -223,7 +227,7 @@ def place(sample: Sample) -> str:
 
 
 def differences(failures: dict[int, str], samples: list[Sample]) -> str:
-    """Return what differs, by kind, and where: ``gradient, values: ties and 2 more; NaN: large``."""
+    """Return what differs, by kind, and where: ``values: ties and 2 more; NaN: large``."""
     found: dict[str, set[str]] = {}
     for index, kind in failures.items():
         found.setdefault(kind, set()).add(place(samples[index]))
