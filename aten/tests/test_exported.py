@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
+import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,7 @@ REWRITES = {
     "resnet_train": {},
     "resnet_train_core": {},
     "torchao_dynamic": {"quantized_matmul": 2},
+    "torchao_embedding": {"quantized_matmul": 2},
     "torchao_weights": {"quantized_matmul": 4},
     "unet": {},
     "vit": {"attention": 2, "layer_norm": 5},
@@ -352,6 +355,52 @@ def test_straight_through() -> None:
     assert mx.jvp(loss, (old,), (x,))[1][0].item() == 2 - 8 + 9
     assert mx.vmap(mx.grad(loss))(mx.stack([old, old])).tolist() == [[2, -4, 3]] * 2
     assert mx.grad(lambda old: mx.grad(loss)(old).sum())(old).tolist() == [2, 4, 6]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_convolutions_by_products(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The products that are faster on the CPU compute what mlx_aten's operators do."""
+    from mlx_aten.exported import convolutions
+    from mlx_aten.exported.convolutions import FASTER, _by_products, _sizes
+
+    monkeypatch.setattr(convolutions, "LEAST_WORK", 0)
+    draw = random.Random(seed)
+    counted = 0
+    for _ in range(12):
+        n, groups = draw.choice([1, 2, 3]), draw.choice([1, 1, 2, 3])
+        groups = 1 if n == 3 else groups  # MLX has no groups over three axes
+        channels = draw.choice([1, 2, 8, 9])
+        weight = mx.random.normal(
+            (groups * draw.choice([1, 2]), channels, *draw.choices([1, 2, 3], k=n))
+        )
+        x = mx.random.normal((2, channels * groups, *draw.choices([5, 6, 8], k=n)))
+        bias = draw.choice([None, mx.random.normal(weight.shape[:1])])
+        options = [draw.choices(numbers, k=n) for numbers in ([1, 2], [0, 1, 2], [1, 2])]
+        options = [draw.choice([numbers, numbers[:1]]) for numbers in options]
+        counted += _by_products(x, weight, *(_sizes(o, n) for o in options), groups) is not None
+
+        def loss(function: Any, x: mx.array, weight: mx.array) -> mx.array:
+            return (function(x, weight, bias, *options, groups) ** 2).sum()  # noqa: B023
+
+        both = FASTER[f"conv{n}d"], getattr(mlx_aten, f"conv{n}d")
+        got, wanted = (function(x, weight, bias, *options, groups) for function in both)
+        assert_close(got, wanted, 1e-5)
+        got, wanted = (mx.grad(loss, (1, 2))(function, x, weight) for function in both)
+        for ours, theirs in zip(got, wanted, strict=True):
+            assert_close(ours, theirs, 1e-4)
+    assert counted > 4 or sys.platform == "darwin"
+    x, weight, bias = (mx.random.normal(shape) for shape in ((3, 8, 5), (4, 5), (4,)))
+    assert_close(FASTER["linear"](x, weight, bias), mlx_aten.linear(x, weight, bias), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"stride": [0]}, {"padding": [-1]}, {"groups": 2}, {"groups": 0}]
+)
+def test_wrong_convolutions(wrong: dict[str, Any]) -> None:
+    from mlx_aten.exported.convolutions import FASTER
+
+    with pytest.raises(ValueError, match="conv2d"):
+        FASTER["conv2d"](mx.zeros((1, 3, 5, 5)), mx.zeros((2, 3, 2, 2)), **wrong)
 
 
 def test_dropout_in_attention() -> None:

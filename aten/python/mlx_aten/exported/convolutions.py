@@ -12,19 +12,24 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import product
 from typing import Any
 
 import mlx.core as mx
 
+from .program import Node, Ref, Tensor
+
 Function = Callable[..., Any]
 
 MOST_TAPS = 64  # elements of a kernel, each of which becomes a slice
 LEAST_CHANNELS = 8  # of a group: the products of smaller ones take longer than MLX's convolution
+LEAST_WORK = 2**17  # multiplications for each tap, for fewer of which the other nodes take longer
 LEAST_ROWS = 16  # of a linear layer: with fewer, the copy of the weight takes longer than it saves
 
 
+@cache
 def _aten(name: str) -> Function:
     function: Function = getattr(importlib.import_module("mlx_aten"), name)
     return function
@@ -41,10 +46,12 @@ def _uses_products(*arrays: mx.array) -> bool:
 
 def linear(input: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
     """Return input @ weight.T + bias."""
-    suits = weight.ndim == 2 and input.ndim > 1 and input.shape[-1] == weight.shape[1]
-    if suits and _uses_products(input, weight) and input.size >= LEAST_ROWS * weight.shape[1]:
-        result = input @ mx.contiguous(weight.T)
-        return result if bias is None else result + bias
+    if weight.ndim == 2 and weight.size and input.ndim > 1:
+        rows, rest = divmod(input.size, weight.shape[1])
+        pays = rows >= LEAST_ROWS and rows * weight.size >= LEAST_WORK
+        if pays and not rest and _uses_products(input, weight):
+            result = input @ mx.contiguous(weight.T)
+            return result if bias is None else result + bias
     found: mx.array = _aten("linear")(input, weight, bias)
     return found
 
@@ -79,7 +86,8 @@ def _by_products(
     spans = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
     places = zip(input.shape[2:], padding, spans, stride, strict=True)
     sizes = [(n + 2 * p - span - 1) // step + 1 for n, p, span, step in places]
-    if min(sizes) < 1:
+    work = input.shape[0] * math.prod(sizes) * weight.shape[0] * channels
+    if min(sizes) < 1 or work < LEAST_WORK:
         return None
     x = mx.pad(mx.moveaxis(input, 1, -1), [(0, 0), *((p, p) for p in padding), (0, 0)])
     taps = []
@@ -216,8 +224,31 @@ def _padded_conv(count: int) -> Function:
 
 _CONVS = {count: _conv(count) for count in (1, 2, 3)}
 
-# In place of mlx_aten's operators.
+# In place of mlx_aten's functions of these names.
 FASTER = {"linear": linear, **{f"conv{n}d": conv for n, conv in _CONVS.items()}}
+
+
+def faster(function: Function, node: Node, tensors: Mapping[str, Tensor]) -> Function:
+    """Return the function to use for a node in place of mlx_aten's, by the node's sizes.
+
+    Functions that depend on sizes decide again in each call, which takes some microseconds.
+    """
+    name = node.target.removeprefix("aten.").removesuffix(".default")
+    if name not in FASTER or function is not _aten(name):
+        return function
+    if name == "conv3d":  # also for groups, which MLX lacks
+        return FASTER[name]
+    values = [i.value.name if isinstance(i.value, Ref) else "" for i in node.inputs[:2]]
+    input, weight = (tensors.get(value) for value in values)
+    result = tensors.get(next(node.outputs(), ""))
+    if input is None or weight is None or result is None or input.dtype != mx.float32:
+        return function
+    places = result.shape[:-1] if name == "linear" else (*result.shape[:1], *result.shape[2:])
+    sizes = (*places, *weight.shape[:2])
+    known = [n for n in sizes if isinstance(n, int)]
+    varies = len(known) < len(sizes)
+    return FASTER[name] if varies or math.prod(known) >= LEAST_WORK else function
+
 
 FUNCTIONS: dict[str, Function] = {
     **{f"aten.conv{n}d.padding": _padded_conv(n) for n in _CONVS},

@@ -6,7 +6,6 @@ for the sum.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -15,13 +14,9 @@ from typing import Any
 import mlx.core as mx
 
 from . import fused
+from .convolutions import _aten
 
 Function = Callable[..., Any]
-
-
-def _aten(name: str) -> Function:
-    function: Function = getattr(importlib.import_module("mlx_aten"), name)
-    return function
 
 
 # Normalization in training, with new running statistics.

@@ -55,7 +55,7 @@ def find(name: str, overload: str) -> Function | None:
     """
     if (name, overload) in LACKING:
         return None
-    return convolutions.FASTER.get(name) or _operators().get(SAME.get(name, name))
+    return _operators().get(SAME.get(name, name))
 
 
 @cache

@@ -14,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 from .convolutions import LEAST_ROWS, linear
+from .operands import inside
 
 Function = Callable[..., Any]
 Numbers = mx.array | float
@@ -428,6 +429,21 @@ def quantized_linear(
     return product.astype(x.dtype) if bias is None else product.astype(x.dtype) + bias
 
 
+def quantized_embedding(
+    indices: mx.array,
+    weight: mx.array,
+    scales: mx.array,
+    biases: mx.array,
+    _: None,
+    group_size: int,
+    bits: int,
+) -> mx.array:
+    """Return rows of a matrix in MLX's packed form."""
+    rows = inside(indices, weight, 0, None).reshape(-1)
+    parts = [x[rows] for x in (weight, scales, biases)]
+    return mx.dequantize(*parts, group_size, bits).reshape(*indices.shape, -1)
+
+
 FUNCTIONS: dict[str, Function] = {
     **{
         f"quantized_decomposed.{name}_per_tensor.{kind}": function
@@ -462,4 +478,5 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "mlx.moving_average_fake_quantize": moving_average_fake_quantize,
     "mlx.quantized_linear": quantized_linear,
+    "mlx.quantized_embedding": quantized_embedding,
 }
