@@ -7,6 +7,8 @@ NumPy lacks, is stored as uint16.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from generated import every, stored
 
 #: the recorded samples, or others: `make aten` records the same ones again
 SAMPLES = Path(os.environ.get("ATEN_SAMPLES") or Path(__file__).parent / "samples")
@@ -27,6 +30,8 @@ class Array:
     shape: tuple[int, ...]
     data: np.ndarray[Any, Any]
     contiguous: bool = True
+    #: of a large result, some elements are recorded: those of the flat array with this step
+    step: int = 1
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,30 @@ class Sample:
     gauge: list[str | None] = field(default_factory=list)
     #: results that are random: only shapes and dtypes are compared
     random: bool = False
+    #: by index of the result, or by argument: the result that torch computes in float64 where one
+    #: of both is not finite
+    double: dict[str, Any] = field(default_factory=dict)
+    #: type and message of the exception that torch raises
+    raises: tuple[str, str] | None = None
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """Eight digits that depend on the call, not on its place among the others."""
+        digest = hashlib.sha256(f"{self.overload} {sorted(self.kwargs)}".encode())
+
+        def add(value: Any) -> None:
+            if isinstance(value, (list, dict)):
+                for part in value if isinstance(value, list) else value.values():
+                    add(part)
+            elif isinstance(value, Array):
+                digest.update(f"{value.dtype} {value.shape} {value.contiguous}".encode())
+                digest.update(value.data.tobytes())
+            else:
+                digest.update(repr(value).encode())
+
+        add(self.args)
+        add({key: self.kwargs[key] for key in sorted(self.kwargs)})
+        return digest.hexdigest()[:8]
 
 
 def names() -> list[str]:
@@ -71,8 +100,8 @@ def load(name: str) -> list[Sample]:
     path = SAMPLES / f"{name}.npz"
     if not path.exists():
         return []
-    with np.load(path) as stored:
-        arrays = {key: stored[key] for key in stored.files}
+    with np.load(path) as file:
+        arrays = {key: file[key] for key in file.files}
     calls = json.loads(arrays.pop("calls").tobytes())
 
     def value(entry: Any) -> Any:
@@ -84,12 +113,18 @@ def load(name: str) -> list[Sample]:
             return Dtype(entry["dtype"])
         if "complex" in entry:
             return complex(*entry["complex"])
+        if "generated" in entry:
+            dtype, shape, formula, seed = entry["generated"]
+            return Array(dtype, tuple(shape), stored(dtype, shape, formula, seed))
         dtype, shape, start, *strided = entry["array"]
         size = int(np.prod(shape, dtype=np.int64))
         data = arrays[dtype][start : start + size].reshape(shape)
+        if "of" in entry:
+            whole = tuple(entry["of"])
+            return Array(dtype, whole, data, step=every(int(np.prod(whole, dtype=np.int64))))
         return Array(dtype, tuple(shape), data, not strided)
 
-    samples = [
+    return [
         Sample(
             overload=call["call"],
             origin=call["origin"],
@@ -103,13 +138,11 @@ def load(name: str) -> list[Sample]:
             tolerance=tuple(call["tolerance"]) if "tolerance" in call else None,
             gauge=call.get("gauge", []),
             random=call.get("random", False),
+            double={key: value(entry) for key, entry in call.get("double", {}).items()},
+            raises=tuple(call["raises"]) if "raises" in call else None,
         )
         for call in calls
     ]
-    # Complex numbers count where the operator has no floats.
-    real = [sample for sample in samples if not is_complex(sample)]
-    has_floats = any(array.dtype == "float32" for sample in real for array in arrays_of(sample))
-    return real if has_floats else samples
 
 
 def arrays_of(sample: Sample) -> list[Array]:
@@ -117,18 +150,3 @@ def arrays_of(sample: Sample) -> list[Array]:
     values = [*sample.args, *sample.kwargs.values()]
     flat = [part for value in values for part in (value if isinstance(value, list) else [value])]
     return [value for value in flat if isinstance(value, Array)]
-
-
-def is_complex(sample: Sample) -> bool:
-    """Return whether an argument of a sample is complex."""
-    values = [*sample.args, *sample.kwargs.values()]
-    flat = [part for value in values for part in (value if isinstance(value, list) else [value])]
-    return any(
-        isinstance(value, complex)
-        or (isinstance(value, Array | Dtype) and _dtype(value).startswith("complex"))
-        for value in flat
-    )
-
-
-def _dtype(value: Array | Dtype) -> str:
-    return value.dtype if isinstance(value, Array) else value.name

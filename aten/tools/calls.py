@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from generated import stored
 
 #: Overloads that accept the arguments of another one: its calls are recorded for them too.
 SAME = {
@@ -414,3 +415,128 @@ def at_edges() -> dict[str, list[tuple[Any, ...]]]:
         "threshold": [(integers, 2.5, -0.8, none)],
         "threshold_backward": [(*arrays, 0.5, none) for arrays in slopes],
     }
+
+
+class Generated(torch.Tensor):
+    """A tensor that the samples record by its formula."""
+
+    recipe: tuple[str, int]
+
+    @staticmethod
+    def __new__(cls, data: torch.Tensor, recipe: tuple[str, int]) -> Any:
+        result = torch.Tensor._make_subclass(cls, data)
+        result.recipe = recipe
+        return result
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+def made(formula: str, shape: Sequence[int], dtype: torch.dtype, seed: int = 0) -> Generated:
+    """Return a tensor by one of the formulas of aten/tests/generated.py."""
+    name = str(dtype).removeprefix("torch.")
+    values = torch.from_numpy(stored(name, list(shape), formula, seed))
+    values = values.view(dtype) if dtype == torch.bfloat16 else values
+    return Generated(values, (formula, seed))
+
+
+def large_calls() -> dict[str, list[tuple[Any, ...]]]:
+    """Return calls with 100,000 and more elements in 16 bit: sums, products, norms, places."""
+    none: dict[str, Any] = {}
+    long, wide = [100_000], [3, 40_000]
+    found: dict[str, list[tuple[Any, ...]]] = {}
+
+    def add(name: str, *calls: tuple[Any, ...]) -> None:
+        found.setdefault(name, []).extend(calls)
+
+    for dtype in (torch.float16, torch.bfloat16):
+        ones, row = made("ones", long, dtype), made("steps", long, dtype, 1)
+        rows, others = made("steps", wide, dtype, 2), made("steps", wide, dtype, 3)
+        high, ties = made("threes", [4, 512], dtype), made("ties", long, dtype)
+        signs, matrix = made("signs", long, dtype), made("steps", [40_000, 2], dtype, 4)
+        positive = made("ties", wide, dtype, 5)
+        places = made("places", wide, torch.int64, 40_000)
+        image = made("steps", [2, 3, 200, 100], dtype, 6)
+        for name in ("sum", "mean", "nansum", "nanmean", "prod", "std", "var", "var_mean"):
+            inputs = (signs, made("ones", wide, dtype)) if name == "prod" else (ones, row, ties)
+            add(name, *((x, none) for x in inputs if name != "nansum"))
+        for name in ("sum.dim_IntList", "mean.dim", "nansum", "nanmean", "var.dim", "std.dim"):
+            add(name, (rows, [1], none), (high, [1], none), (rows, [0], True, none))
+        for name in ("var_mean.dim", "var.correction", "std.correction", "var_mean.correction"):
+            keyword = {} if name.endswith("dim") else {"correction": 0}
+            add(name, (rows, [1], keyword), (high, [1], keyword))
+        for name in ("amax", "amin", "logsumexp", "special_logsumexp"):
+            add(name, (rows, [1], none), (positive, [-1], True, none))
+        for name in ("argmax", "argmin", "max", "min", "median", "nanmedian", "aminmax", "any"):
+            add(name, (row, none), (ties, none))
+        for name in ("max.dim", "min.dim", "median.dim", "nanmedian.dim", "mode", "cummax",
+                     "cummin", "cumsum", "logcumsumexp", "_logcumsumexp"):  # fmt: skip
+            add(name, (rows, 1, none))
+        add("cumprod", (made("signs", wide, dtype), 1, none))
+        add("kthvalue", (rows, 20_000, 1, none))
+        add("topk", (rows, 5, 1, none), (ties, 7, none))
+        for name in ("argsort.stable", "sort.stable"):
+            add(name, (positive, {"stable": True}))
+        add("msort", (matrix, none))
+        add("quantile", (made("steps", long, torch.float32, 9), 0.3, none))
+        for p in (0, 1, 2, 3.0, float("inf")):
+            add("linalg_vector_norm", (rows, p, [1], none), (high, p, none), (ones, p, none))
+            add("norm.ScalarOpt_dim", (rows, p, [1], none))
+            add("norm.Scalar", (row, p, none), (high, p, none))
+        add("linalg_norm", (ones, none), (high, None, [1], none))
+        add("linalg_matrix_norm", (high, none), (rows, 1, none), (rows, float("inf"), none))
+        add("frobenius_norm.dim", (rows, [1], none), (high, [0, 1], none))
+        add("renorm", (high, 2, 0, 5.0, none), (rows, 2, 0, 1.0, none))
+        for name in ("softmax.int", "log_softmax.int"):
+            add(name, (rows, 1, none), (positive, 1, none))
+        for name in ("_softmax", "_log_softmax"):
+            add(name, (rows, 1, False, none), (high, 1, False, none))
+        for name in ("_softmax_backward_data", "_log_softmax_backward_data"):
+            result = made("ties", wide, dtype, 8)
+            add(name, (others, result, 1, dtype, none))
+        for name in ("dot", "vdot", "inner"):
+            add(name, (ones, ones, none), (row, signs, none))
+        add("linalg_vecdot", (rows, others, none))
+        add("mv", (rows, made("steps", [40_000], dtype, 7), none))
+        for name in ("mm", "matmul", "linalg_matmul"):
+            add(name, (rows, matrix, none), (made("ones", wide, dtype), matrix, none))
+        add("linear", (rows, others, none))
+        add("addmm", (made("ones", [3, 2], dtype), rows, matrix, none))
+        add("bmm", (made("ones", [2, 3, 20_000], dtype), made("ones", [2, 20_000, 2], dtype), none))
+        add("baddbmm", (made("ones", [2, 3, 2], dtype), made("ones", [2, 3, 20_000], dtype),
+                        made("steps", [2, 20_000, 2], dtype), none))  # fmt: skip
+        add("addbmm", (made("ones", [3, 2], dtype), made("ones", [2, 3, 20_000], dtype),
+                       made("steps", [2, 20_000, 2], dtype), none))  # fmt: skip
+        add("tensordot", (rows, others, [0, 1], [0, 1], none))
+        for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div",
+                     "soft_margin_loss"):  # fmt: skip
+            target = made("signs", wide, dtype) if "margin" in name else others
+            reductions = [(rows, target, reduction, none) for reduction in (1, 2)]
+            add(name, *reductions, (high, made("ones", [4, 512], dtype), 1, none))
+        unit = made("places", wide, dtype, 2)
+        add("binary_cross_entropy", (unit, unit, None, 1, none))
+        add("binary_cross_entropy_with_logits", (rows, unit, None, None, 1, none))
+        classes = made("places", [40_000], torch.int64, 2)
+        add("nll_loss_forward", (matrix, classes, None, 1, -100, none))
+        for name in ("nll_loss", "cross_entropy_loss"):
+            add(name, *((matrix, classes, None, r, -100, none) for r in (1, 2)))
+        for name in ("cosine_similarity",):
+            add(name, (rows, others, 1, none), (high, high, 1, none))
+            add(name, (made("ones", [2, 512], dtype), made("ones", [2, 512], dtype), 1, none))
+        add("rms_norm", (rows, [40_000], none), (high, [512], none))
+        add("layer_norm", (rows, [40_000], none), (high, [512], none))
+        add("native_layer_norm", (rows, [40_000], None, None, 1e-5, none))
+        add("group_norm", (image, 3, none))
+        batched = (image, None, None, None, None, True, 0.1, 1e-5)
+        add("native_batch_norm", (*batched, none))
+        add("batch_norm", (*batched, False, none))
+        add("adaptive_avg_pool2d", (image, [1, 1], none), (image, [3, 2], none))
+        add("_adaptive_avg_pool2d", (image, [1, 1], none), (image, [3, 2], none))
+        add("avg_pool2d", (image, [100, 50], none))
+        add("scatter_add", (made("ones", [3, 5], dtype), 1,
+                            made("places", wide, torch.int64, 5), rows, none))  # fmt: skip
+        add("index_add", (made("ones", [3, 2], dtype), 0,
+                          made("places", [40_000], torch.int64, 3), matrix, none))  # fmt: skip
+        add("gather", (rows, 1, places, none))
+        tests = (made("places", [20_000], torch.int64, n) for n in (50_000, 49_999))
+        add("isin.Tensor_Tensor", (*tests, none))
+    return found

@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 ATEN = Path(__file__).resolve().parent.parent
 SAMPLES = ATEN.parent / "build" / "aten-samples"
-#: the release of torch that the names of allowlist.txt and the rows of report.yaml are of
-RELEASE = re.search(r"torch (\d+\.\d+)", (ATEN / "aten.yaml").read_text()[:200])
+#: the releases of torch that mlx_aten is compared with: each has a file of its own formulas
+RELEASES = sorted(path.stem for path in (ATEN / "releases").glob("*.yaml"))
 #: calls that differ, which are printed for each operator
 SHOWN = 3
 
@@ -49,11 +48,11 @@ def compare(names: list[str], wide: bool) -> int:
     mx.set_default_device(mx.cpu)
     rows, _ = report.read()
     total = wrong = 0
-    for name in names or report.allowed():
+    for name in names or report.names():
         calls = load(name)
         found = []
-        for index, sample in enumerate(calls):
-            if wide or not rows[name].leaves_out(index):
+        for sample in calls:
+            if wide or not rows[name].leaves_out(sample):
                 total += 1
                 problem = report.problem(name, sample)
                 found += [f"  {sample.overload} ({sample.origin}): {problem}"] if problem else []
@@ -74,10 +73,10 @@ def main() -> int:
     parser.add_argument("--wide", action="store_true", help="far more calls")
     parser.add_argument("--seed", type=int, default=0, help="other random numbers, with --wide")
     options = parser.parse_args()
-    wanted = RELEASE[1] if RELEASE else ""
+    wanted = " or ".join(RELEASES)
     python = options.torch or sys.executable
     version = torch_of(python)
-    if not version.startswith(f"{wanted}."):
+    if ".".join(version.split(".")[:2]) not in RELEASES:
         has = f"has torch {version}" if version else "has no torch"
         print(f"{python} {has}: torch {wanted} is needed to compare live.")
         if options.torch:

@@ -6,8 +6,9 @@
 The calls come from OpInfo, torch's own database of operators and sample inputs. Each sample is
 run under a mode that sees the calls of ATen: once in inference mode, where composite operators
 stay whole, and once with gradients, where they are decomposed and the backward operators are
-called. What is called with an overload of allowlist.txt is recorded, and called.py has calls for
-the names that no sample reaches. The same torch writes the same bytes.
+called. Calls of overloads of the lists of names are recorded, and calls.py has calls for the names
+that no sample reaches. Further calls come from OpInfo's references and errors and from torch's
+modules, one of each kind, and from variants.py. The same torch writes the same bytes.
 
 The second command records, into another folder, far more calls than the tests can keep: OpInfo's
 samples of all dtypes and its reference samples, with other random numbers.
@@ -21,12 +22,12 @@ import hashlib
 import io
 import itertools
 import json
+import multiprocessing
 import random
 import sys
 import time
 import warnings
 import zipfile
-import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,19 @@ import numpy as np
 import torch
 import torchgen
 import yaml
-from calls import REFERENCES, SAME, at_edges, by_hand
 from torch.testing._internal.common_device_type import toleranceOverride
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.opinfo.core import DecorateInfo
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 ATEN = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ATEN / "tests"))
+from calls import REFERENCES, SAME, Generated, at_edges, by_hand, large_calls, made  # noqa: E402
+from generated import TOLERANCES, every  # noqa: E402
+from variants import errors_of, shapes_of, values_of  # noqa: E402
+
 SAMPLES = ATEN / "tests" / "samples"
 #: arguments that MLX has nothing for
 DROPPED = ("layout", "device", "pin_memory", "memory_format", "non_blocking", "generator")
@@ -56,6 +62,8 @@ OTHERS = (
     torch.bool,
     torch.complex64,
 )
+#: dtypes of OpInfo's reference samples that are recorded
+REFERENCED = (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.int64)
 #: most elements of one call
 LARGEST = 20_000
 #: the largest of OpInfo's reference samples that are recorded
@@ -72,10 +80,10 @@ GAUGES: dict[str, list[str | None]] = {
     "_linalg_eigh": [None, "columns"],
     "linalg_eig": [None, "columns"],
 }
-#: operators of complex numbers only, whose gradients are recorded
-COMPLEX = ("_fft_c2c", "_fft_c2r")
+#: the ends of origins of calls that torch may reject
+REJECTED = ("outside", "is shorter")
 #: results without a defined value
-UNDEFINED = ("empty",)
+UNDEFINED = ("empty", "empty_like", "new_empty")
 
 
 @dataclass(frozen=True)
@@ -96,14 +104,23 @@ class Limits:
 
 
 KEPT = Limits()
+#: most further samples of an overload and dtype: of its own and of other operators and modules
+FURTHER, REACHED = 10, 4
+#: seconds after which a name is recorded without variants
+LONGEST = 60
+#: most inputs of a module
+INPUTS = 8
+#: most elements of the arrays of a further sample, and of a base of variants
+ELEMENTS, BASE = 1500, 150
 WIDE = Limits(few=150, calls=2500, elements=10**9, reached=60, scarce=10**9, references=150)
 
 
 def schema_names() -> dict[str, Any]:
-    """Return the overloads of the allowlist, without in-place and out twins, by name."""
+    """Return the overloads of the lists of names, without in-place and out twins, by name."""
     allowed = {
         line.strip()
-        for line in (ATEN / "allowlist.txt").read_text().splitlines()
+        for name in ("allowlist.txt", "releases/2.13.txt", "models.txt")
+        for line in (ATEN / name).read_text().splitlines()
         if line.strip() and not line.startswith("#")
     }
     native = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
@@ -138,6 +155,10 @@ class Call:
     origin: str
     own: bool
     tolerance: tuple[float, float] | None = None
+    #: the exception that torch raised
+    error: Exception | None = None
+    #: whether it was made from another call, so that torch need not accept it
+    variant: bool = False
 
 
 @dataclass
@@ -183,14 +204,82 @@ class Harvest:
         self.calls.setdefault(name, []).append(call)
 
 
+def kind(call: Call) -> tuple[Any, ...]:
+    """Return what distinguishes calls of one overload: ranks, layouts, classes of values."""
+
+    def of(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            sizes = tuple(min(n, 2) for n in value.shape)
+            marks = isinstance(value, Strided), len(set(value.shape))
+            if not value.numel() or value.dtype == torch.bool:
+                return value.dtype, sizes, marks
+            real = plain_tensor(value)
+            real = torch.view_as_real(real) if real.dtype.is_complex else real
+            if not real.dtype.is_floating_point:
+                return value.dtype, sizes, marks, bool(real.min() < 0), bool(real.max() > 100)
+            finite = real[real.isfinite()].abs()
+            size = float(finite.max()) if finite.numel() else 0.0
+            classes = bool(real.isnan().any()), bool(real.isinf().any()), size > 50, size > 1e4
+            return value.dtype, sizes, marks, classes
+        if isinstance(value, (list, tuple)):
+            return tuple(of(part) for part in value[:4])
+        if type(value) is int or isinstance(value, float):
+            return type(value), (value > 0) - (value < 0)
+        return value if isinstance(value, (bool, str, torch.dtype)) else type(value)
+
+    names = argument_names(call.operator)
+    named = dict(zip(names, call.args, strict=False)) | call.kwargs
+    return tuple((key, of(value)) for key, value in sorted(named.items()) if key not in DROPPED)
+
+
+@dataclass
+class Further:
+    """Calls of other kinds than those that are known, few of each overload and dtype."""
+
+    operators: dict[str, Any]
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+    kinds: dict[str, set[Any]] = field(default_factory=dict)
+    counts: dict[Any, int] = field(default_factory=dict)
+
+    def know(self, calls: dict[str, list[Call]]) -> None:
+        """Remember the kinds of calls that are recorded anyway."""
+        for name, known in calls.items():
+            self.kinds.setdefault(name, set()).update(kind(call) for call in known)
+
+    def add(self, call: Call, dtype: torch.dtype) -> None:
+        """Keep a call if it is of a new kind."""
+        name = full_name(call.operator)
+        tensors = [t for t in tree_leaves((call.args, call.kwargs)) if isinstance(t, torch.Tensor)]
+        if any(t.layout != torch.strided or t.dtype not in STORED for t in tensors):
+            return
+        if sum(t.numel() for t in tensors) > ELEMENTS:
+            return
+        group = name, dtype, call.own, call.error is None
+        most = FURTHER if call.own else REACHED
+        if name not in self.operators or self.counts.get(group, 0) >= most:
+            return
+        key = (type(call.error), str(call.error)[:24]) if call.error else kind(call)
+        if key in self.kinds.setdefault(name, set()):
+            return
+        self.kinds[name].add(key)
+        self.counts[group] = self.counts.get(group, 0) + 1
+        self.calls.setdefault(name, []).append(call)
+
+
 class Recorder(TorchDispatchMode):
     """Collects the calls of ATen that happen while it is active."""
 
-    def __init__(self, harvest: Harvest, info: Any, index: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, harvest: Harvest | Further, info: Any, index: Any, dtype: torch.dtype
+    ) -> None:
         super().__init__()
         self.harvest, self.info, self.index, self.dtype = harvest, info, index, dtype
-        self.tolerance = tolerance(info, dtype)
-        self.related = related(info)
+        of_operator = hasattr(info, "full_name")
+        self.title = info.full_name if of_operator else info.name
+        self.tolerance = tolerance(info, dtype) if of_operator else None
+        self.related = related(info) if of_operator else set()
+        #: whether calls are kept if torch rejects them, instead of the others
+        self.errors = False
 
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -201,9 +290,16 @@ class Recorder(TorchDispatchMode):
             args_copy, kwargs_copy = tree_map(copied, (tuple(args), kwargs))
             own = name.split(".")[0] in self.related
             title = str(self.dtype).removeprefix("torch.")
-            origin = f"{self.info.full_name} {title} {self.index}"
+            origin = f"{self.title} {title} {self.index}"
             call = Call(operator, args_copy, kwargs_copy, origin, own, self.tolerance)
-            self.harvest.add(call, self.dtype)
+            if not self.errors:
+                self.harvest.add(call, self.dtype)
+                return operator(*args, **kwargs)
+            try:
+                return operator(*args, **kwargs)
+            except Exception as error:
+                self.harvest.add(replace(call, error=error), self.dtype)
+                raise
         return operator(*args, **kwargs)
 
 
@@ -310,6 +406,120 @@ def harvest(operators: dict[str, Any], limits: Limits, only: set[str]) -> Harves
     return result
 
 
+def further(operators: dict[str, Any], known: Harvest) -> Further:
+    """Return calls of other kinds: of OpInfo's references and errors, and of modules."""
+    result = Further(operators)
+    result.know(known.calls)
+    bases = {name.split(".")[0] for name in operators}
+    for info in op_db:
+        if info.name.startswith(UNRELATED) or not related(info) & bases:
+            continue
+        dtypes = info.supported_dtypes("cpu")
+        for dtype in (d for d in REFERENCED if d in dtypes):
+            seed()
+            try:
+                samples = list(itertools.islice(info.reference_inputs("cpu", dtype), 300))
+            except Exception as error:
+                print(f"{info.full_name} {dtype}: no references: {error}", file=sys.stderr)
+                continue
+            seen = set()
+            most = 4 * FURTHER if dtype == torch.float32 else FURTHER
+            for index, sample in enumerate(samples):
+                call = Call(None, (sample.input, *sample.args), sample.kwargs, "", True)
+                size = sum(tensor.numel() for tensor in tensors(sample))
+                if size > ELEMENTS or (key := sample_kind(call)) in seen or len(seen) >= most:
+                    continue
+                seen.add(key)
+                run(Recorder(result, info, f"reference {index}", dtype), sample, False)
+        try:
+            errors = list(info.error_inputs("cpu"))
+        except Exception:  # OpInfo has none
+            continue
+        for index, error in enumerate(errors):
+            recorder = Recorder(result, info, f"error {index}", torch.float32)
+            recorder.errors = True
+            if hasattr(error, "sample_input"):
+                run(recorder, error.sample_input, False)
+    modules(result)
+    return result
+
+
+def sample_kind(call: Call) -> Any:
+    """Return what distinguishes samples of OpInfo."""
+    shapes = [(t.dtype, t.is_contiguous()) for t in tree_leaves((call.args, call.kwargs))
+              if isinstance(t, torch.Tensor)]  # fmt: skip
+    unnamed = replace(call, operator=torch.ops.aten.relu.default, args=())
+    listed = {str(i): value for i, value in enumerate(call.args)}
+    return str(shapes), str(kind(replace(unnamed, kwargs=listed | call.kwargs)))
+
+
+def modules(result: Further) -> None:
+    """Add the calls that torch's modules make, forward and backward."""
+    for info in module_db:
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            for training in (True, False) if dtype == torch.float32 else (True,):
+                seed()
+                try:
+                    inputs = info.module_inputs_func(
+                        info, device="cpu", dtype=dtype, requires_grad=True, training=training
+                    )
+                except Exception as error:
+                    print(f"{info.name} {dtype}: no inputs: {error}", file=sys.stderr)
+                    continue
+                for index, given in spread(list(enumerate(inputs)), INPUTS):
+                    recorder = Recorder(result, info, f"module {index}", dtype)
+                    constructor, forward = given.constructor_input, given.forward_input
+                    try:
+                        module = info.module_cls(*constructor.args, **constructor.kwargs)
+                        module.to(dtype).train(training)
+                        with torch.inference_mode(), recorder:
+                            module(*detached(forward.args), **detached(forward.kwargs))
+                        with recorder:
+                            output = module(*forward.args, **forward.kwargs)
+                            leaves = [o for o in tree_leaves(output) if o.requires_grad]
+                            torch.autograd.backward(leaves, [torch.ones_like(o) for o in leaves])
+                    except Exception:  # torch lacks the dtype
+                        continue
+
+
+def varied(calls: list[Call]) -> list[Call]:
+    """Return variants of an overload's calls at the edges of values, shapes and axes."""
+
+    def small(call: Call) -> bool:
+        sizes = [t.numel() for t in tree_leaves((call.args, call.kwargs))
+                 if isinstance(t, torch.Tensor)]  # fmt: skip
+        return bool(sizes) and min(sizes) > 0 and sum(sizes) <= BASE and max(sizes) > 2
+
+    bases: dict[Any, Call] = {}
+    for call in sorted(filter(small, calls), key=lambda call: call.origin != "by hand"):
+        found = {t.dtype for t in tree_leaves((call.args, call.kwargs))
+                 if isinstance(t, torch.Tensor)}  # fmt: skip
+        dtype = next((d for d in STORED if d in found), torch.float32)
+        ranks = [t.ndim for t in tree_leaves(call.args) if isinstance(t, torch.Tensor)]
+        if dtype in (torch.float64, torch.complex128):
+            continue
+        # one of several axes tells more than one of a single axis
+        if dtype not in bases or max(ranks, default=0) > bases[dtype][0]:
+            bases[dtype] = max(ranks, default=0), call
+    result = []
+    main = bases.get(torch.float32, bases.get(torch.int64, next(iter(bases.values()), None)))
+    if main is None:
+        return []
+    name, names = full_name(main[1].operator), argument_names(main[1].operator)
+    for dtype, (_, base) in bases.items():
+        arguments = fresh((base.args, base.kwargs))
+        listed = [*values_of(name, arguments)]
+        if base is main[1]:
+            listed += [*shapes_of(name, names, arguments), *errors_of(names, arguments)]
+        for title, new in listed:
+            if new is not None:
+                origin = f"{str(dtype).removeprefix('torch.')}: {title}"
+                result.append(
+                    replace(base, args=new[0], kwargs=new[1], origin=origin, own=True, variant=True)
+                )
+    return result
+
+
 def tensors(sample: Any) -> list[torch.Tensor]:
     """Return the tensors of a sample."""
     leaves = tree_leaves((sample.input, sample.args, sample.kwargs))
@@ -374,9 +584,14 @@ STORED = {
 }
 
 
+def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor without its mark and history."""
+    return tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+
+
 def plain(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return a tensor's values; bfloat16 as uint16."""
-    tensor = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg().contiguous()
+    tensor = plain_tensor(tensor).contiguous()
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
@@ -390,6 +605,8 @@ class Store:
 
     def value(self, value: Any) -> Any:
         """Return a value in JSON; tensors are kept and referred to."""
+        if isinstance(value, Generated):
+            return {"generated": [STORED[value.dtype], list(value.shape), *value.recipe]}
         if isinstance(value, torch.Tensor):
             dtype, data = STORED[value.dtype], plain(value).ravel()
             key = (dtype, data.tobytes())
@@ -409,17 +626,24 @@ class Store:
             return value
         raise Unrecordable(f"{type(value).__name__}")
 
+    def part(self, value: torch.Tensor | None) -> Any:
+        """Return a result in JSON: of a large one, some elements."""
+        if value is None or value.numel() <= LARGEST:
+            return self.value(value)
+        flat = plain_tensor(value).flatten()[:: every(value.numel())]
+        return self.value(flat) | {"of": list(value.shape)}
+
     def write(self, path: Path, calls: list[dict[str, Any]]) -> None:
         """Write the file; the same content gives the same bytes."""
         text = ",\n".join(json.dumps(call, separators=(",", ":")) for call in calls)
         members = {"calls": np.frombuffer(f"[{text}]".encode(), np.uint8)}
         members |= {key: np.concatenate(self.parts[key]) for key in sorted(self.parts)}
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
             for key, array in members.items():
                 content = io.BytesIO()
                 np.lib.format.write_array(content, array, allow_pickle=False)
                 info = zipfile.ZipInfo(f"{key}.npy")
-                info.compress_type = zipfile.ZIP_DEFLATED
+                info.compress_type = zipfile.ZIP_LZMA
                 archive.writestr(info, content.getvalue())
 
 
@@ -437,7 +661,8 @@ def arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def fresh(tree: Any, double: bool = False) -> Any:
     """Return copies of the arguments, in float64 if asked."""
-    wider = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+    wider = dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64)
+    wider[torch.complex64] = torch.complex128
 
     def leaf(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -491,10 +716,6 @@ def evaluate(call: Call, double: bool = False, wanted: list[str] | None = None) 
     """Return the results, and the gradients by argument (of those wanted) for the cotangents."""
     args, kwargs = fresh((call.args, call.kwargs), double)
     named = dict(zip(argument_names(call.operator), args, strict=False)) | kwargs
-    # MLX's and torch's gradients of complex numbers differ by conventions
-    differentiable = {torch.float32, torch.float64}
-    if full_name(call.operator) in COMPLEX:
-        differentiable |= {torch.complex64, torch.complex128}
     inputs = {}
     for name, value in named.items():
         parts = {name: value}
@@ -505,7 +726,7 @@ def evaluate(call: Call, double: bool = False, wanted: list[str] | None = None) 
             for key, part in parts.items()
             if (wanted is None or key in wanted)
             and isinstance(part, torch.Tensor)
-            and part.dtype in differentiable
+            and (part.dtype.is_floating_point or part.dtype.is_complex)
         }
     # what is written to cannot be a leaf with gradients
     for argument in call.operator._schema.arguments:
@@ -540,23 +761,18 @@ def gauged(output: torch.Tensor, gauge: list[str | None], index: int, outputs: l
 
 
 def cotangent(output: torch.Tensor, index: int) -> torch.Tensor:
-    """Return a cotangent that looks random and has few digits, so that it compresses well."""
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{index} {tuple(output.shape)}".encode()))
-    draw = torch.randint(1, 9, output.shape, generator=generator) / 8
-    sign = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
-    return (draw * sign).to(output.dtype)
-
-
-#: torch.testing's default tolerances of float32, relative and absolute
-DEFAULT = (1.3e-6, 1e-5)
+    """Return a cotangent that looks random, by a formula."""
+    return made("steps", output.shape, output.dtype, index)
 
 
 def slack(single: list[Any], double: list[Any], tolerance: tuple[float, float] | None) -> float:
-    """Return how many times the tolerance torch's float32 results need, at least 1."""
-    rtol, atol = tolerance or DEFAULT
+    """Return how many times the tolerance torch's results need, at least 1."""
     worst = 0.0
     for a, b in zip(single, double, strict=False):
         if a is None or b is None or not (a.dtype.is_floating_point or a.dtype.is_complex):
+            continue
+        rtol, atol = tolerance or TOLERANCES.get(STORED[a.dtype], (0.0, 0.0))
+        if not rtol:
             continue
         error = (a.detach().to(b.dtype) - b.detach()).abs() / (atol + rtol * b.detach().abs())
         error = error[error.isfinite()]
@@ -564,8 +780,19 @@ def slack(single: list[Any], double: list[Any], tolerance: tuple[float, float] |
     return 1.0 if worst < 0.5 else float(f"{2 * worst:.2g}")
 
 
-def record(call: Call, store: Store) -> dict[str, Any] | None:
-    """Return a call with torch's results, or None where there is nothing to compare."""
+def elsewhere(single: Any, double: Any) -> torch.Tensor | None:
+    """Return the result in double precision, if only one of both is finite somewhere, or NaN."""
+    if single is None or double is None or single.shape != double.shape:
+        return None
+    if not (single.dtype.is_floating_point or single.dtype.is_complex):
+        return None
+    a, b = single.detach(), double.detach().to(single.dtype)
+    same = (a.isfinite() == b.isfinite()) & (a.isnan() == b.isnan())
+    return None if bool(same.all()) else b
+
+
+def record(call: Call, store: Store) -> dict[str, Any]:
+    """Return a call with torch's results."""
     args, kwargs = arguments(call)
     (outputs, grads, cotangents), able = differentiated(call)
     random_result = full_name(call.operator).split(".")[0] in UNDEFINED
@@ -576,7 +803,8 @@ def record(call: Call, store: Store) -> dict[str, Any] | None:
         random_result = not all(
             torch.equal(a, b) for a, b in zip(detached(outputs), detached(again), strict=False)
         )
-    if sum(output.numel() for output in outputs) > LARGEST:
+    big = any(isinstance(leaf, Generated) for leaf in tree_leaves((args, kwargs)))
+    if sum(output.numel() for output in outputs) > LARGEST and not big:
         raise Unrecordable("a large result")
     entry: dict[str, Any] = {
         "call": full_name(call.operator),
@@ -588,9 +816,9 @@ def record(call: Call, store: Store) -> dict[str, Any] | None:
     if random_result:
         entry["random"] = True
         outputs, grads = [torch.zeros_like(output) for output in outputs], {}
-    entry["out"] = store.value(outputs)
+    entry["out"] = [store.part(output) for output in outputs]
     if grads:
-        entry["gradients"] = {key: store.value(value) for key, value in grads.items()}
+        entry["gradients"] = {key: store.part(value) for key, value in grads.items()}
         entry["cotangents"] = store.value(cotangents)
     if call.tolerance:
         entry["tolerance"] = list(call.tolerance)
@@ -603,9 +831,45 @@ def record(call: Call, store: Store) -> dict[str, Any] | None:
         return entry
     values = 1.0 if gauge else slack(outputs, wide, call.tolerance)
     slopes = slack(list(grads.values()), list(wide_grads.values()), call.tolerance)
-    if (values, slopes) != (1.0, 1.0) and not random_result:
+    if random_result:
+        return entry
+    if (values, slopes) != (1.0, 1.0):
         entry["slack"] = [values, slopes]
+    other = {str(i): elsewhere(a, b) for i, (a, b) in enumerate(zip(outputs, wide, strict=False))}
+    other |= {key: elsewhere(value, wide_grads.get(key)) for key, value in grads.items()}
+    if found := {key: store.part(value) for key, value in other.items() if value is not None}:
+        entry["double"] = found
     return entry
+
+
+def entry_of(call: Call, store: Store) -> dict[str, Any]:
+    """Return a call with torch's results, or with the exception that torch raises."""
+    if call.error:
+        return record_error(call, store)
+    try:
+        return record(call, store)
+    except Unrecordable:
+        raise
+    except Exception as error:
+        # a number in place of an array is not a call of the overload
+        if not call.origin.endswith(REJECTED) or "Expected a value of type" in str(error):
+            raise
+        return record_error(replace(call, error=error), store)
+
+
+def record_error(call: Call, store: Store) -> dict[str, Any]:
+    """Return a call that torch rejects, with the exception's type and message."""
+    args, kwargs = arguments(call)
+    message = str(call.error).split("\n")[0]
+    return {
+        "call": full_name(call.operator),
+        "names": [n for n in argument_names(call.operator) if n not in DROPPED],
+        "origin": call.origin,
+        "args": store.value(args),
+        "kwargs": {key: store.value(value) for key, value in kwargs.items()},
+        "out": [],
+        "raises": [type(call.error).__name__, message[:100]],
+    }
 
 
 def retyped(call: Call, operator: Any) -> Call | None:
@@ -666,6 +930,23 @@ def thinned(calls: list[Call], limits: Limits) -> list[Call]:
     return spread(calls, count)
 
 
+def apart(function: Any, *args: Any) -> Any:
+    """Return the result of a function in a process of its own, or None if that ends or hangs."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(
+        target=lambda: sender.send(function(*args))
+    )
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv() if receiver.poll(LONGEST) else None
+    except EOFError:
+        return None
+    finally:
+        process.kill()
+        process.join()
+
+
 def main() -> None:
     """Record the samples of all names, or of some."""
     operators = schema_names()
@@ -679,43 +960,60 @@ def main() -> None:
         parser.error("the samples of the tests are recorded without --wide and --seed: give --into")
     only = set(options.names)
     if unknown := sorted(only - {name.split(".")[0] for name in operators}):
-        parser.error(f"allowlist.txt has no {', '.join(unknown)}")
+        parser.error(f"no list or not this torch has {', '.join(unknown)}")
     limits = replace(WIDE if options.wide else KEPT, seed=options.seed)
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
+    # without a GPU, it would only keep the place of each of many calls: half of the time
+    torch.cuda.manual_seed_all = lambda number: None
     start = time.monotonic()
     collected = harvest(operators, limits, only)
     supplement(collected)
+    for name, calls in collected.calls.items():
+        collected.calls[name] = thinned(calls, limits)
+    others = Further(operators) if options.wide else further(operators, collected)
     print(f"calls collected: {time.monotonic() - start:.0f} s")
     options.into.mkdir(parents=True, exist_ok=True)
-    edges = at_edges()
+    edges, large = at_edges(), large_calls()
     by_name: dict[str, list[str]] = {}
     for full in operators:
         by_name.setdefault(full.split(".")[0], []).append(full)
-    missing = []
-    for name, overloads in sorted(by_name.items()):
-        if only and name not in only:
-            continue
+
+    def recorded(name: str, with_variants: bool) -> tuple[list[str], list[str]]:
         store, entries = Store(), []
-        for full in overloads:
+        missing, messages = [], []
+        for full in by_name[name]:
             own = len(entries)
-            reasons = {}
-            found = thinned(collected.calls.get(full, []), limits)
+            found = list(collected.calls.get(full, []))
             for *args, kwargs in edges.get(full, []):
                 found.append(Call(operators[full], tuple(args), kwargs, "at an edge", True))
-            for call in found:
+            variants = varied(found) if with_variants and not options.wide else []
+            found += others.calls.get(full, [])
+            for *args, kwargs in large.get(full, []):
+                found.append(Call(operators[full], tuple(args), kwargs, "large", True))
+            for call in found + variants:
                 try:
-                    entry = record(call, store)
-                except Exception as error:
-                    reasons[f"{type(error).__name__}: {error}"[:200]] = call.origin
+                    entries.append(entry_of(call, store))
+                except Unrecordable:
                     continue
-                entries.append(entry)
+                except Exception as error:
+                    if not call.variant:
+                        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+                        messages.append(f"{full}: {call.origin}: {reason}")
             if len(entries) == own:
                 missing.append(full)
-            for reason, origin in reasons.items():
-                print(f"{full}: {origin}: {reason}", file=sys.stderr)
         if entries:
             store.write(options.into / f"{name}.npz", entries)
+        return missing, messages
+
+    missing = []
+    for name in sorted(by_name):
+        if not only or name in only:
+            # torch does not check the sizes of all arrays, and may end the process
+            found = apart(recorded, name, True) or apart(recorded, name, False)
+            lacking, messages = found or (by_name[name], [f"{name}: torch ends the process"])
+            missing += lacking
+            print(*messages, sep="\n", end="\n" if messages else "", file=sys.stderr)
     print("no samples:", *missing)
     print(f"{time.monotonic() - start:.0f} s")
 

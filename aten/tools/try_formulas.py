@@ -31,6 +31,7 @@ import yaml
 ATEN = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ATEN / "tests"))
 
+import report as report_file  # noqa: E402
 from comparing import Mismatch, compare, dtype_of  # noqa: E402
 from samples import load  # noqa: E402
 
@@ -480,8 +481,7 @@ def main() -> None:
     formulas = Formulas(options.tables)
     names = options.names
     if options.all:
-        lines = (ATEN / "allowlist.txt").read_text().splitlines()
-        names = [line for line in lines if line and not line.startswith("#")]
+        names = report_file.allowed()
     names_by_state: Counter[str] = Counter()
     overloads_by_state: Counter[str] = Counter()
     for name in names:
