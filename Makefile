@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SOURCES := pyproject.toml $(wildcard mlx_ops.yaml ops/*.yaml README.md) \
   $(shell find csrc kernels python mlxgen -type f \
     -not -path '*/__pycache__/*' -not -path '*.egg-info/*' 2>/dev/null)
-CPP_SOURCES := $(shell find csrc kernels mlxgen/runtime benchmarks -type f \
+CPP_SOURCES := $(shell find csrc kernels examples/ports mlxgen/runtime benchmarks -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.metal' \) 2>/dev/null)
 
 ATEN_SOURCES := aten/pyproject.toml aten/aten.yaml $(shell find aten/csrc aten/kernels aten/python -type f \

@@ -121,7 +121,7 @@ def wrapper(path: Path) -> Callable[[list[mx.array]], list[mx.array]]:
     def run(leaves: list[mx.array]) -> list[mx.array]:
         values: dict[str, Any] = {**fixed, **dict(zip(names, leaves, strict=True))}
         for node in graph.nodes:
-            function = operators.lookup(node.target, operators.find)
+            function = operators.lookup(node.target, operators.find, {})
             positional, named = [], {}
             for argument in node.inputs:
                 value = program.replace_refs(argument.value, values.__getitem__)

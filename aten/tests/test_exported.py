@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import copy
+import math
+import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +53,7 @@ REWRITES = {
     "resnet_train": {},
     "resnet_train_core": {},
     "torchao_dynamic": {"quantized_matmul": 2},
+    "torchao_embedding": {"quantized_matmul": 2},
     "torchao_weights": {"quantized_matmul": 4},
     "unet": {},
     "vit": {"attention": 2, "layer_norm": 5},
@@ -170,6 +175,7 @@ def compare(
         path = ".".join(key.lstrip("_") for key in path.split("."))
         assert_close(new.pop(path), wanted, 1e-4)
     before = dict(utils.tree_flatten(model.parameters()))
+    model.update(changes)
     for path, same in new.items():
         assert_close(same, before[path], 1e-4)
     return model
@@ -308,6 +314,215 @@ def test_wrong_parameters() -> None:
             model.functional(given, *args)
     with pytest.raises(TypeError, match=r"parameters must be a tree such as .*, not list"):
         model.functional([], *args)
+
+
+def test_indices_and_places_stay_inside() -> None:
+    """Whatever numbers the indices and the places of a grid are computed with."""
+    model = from_exported(FOLDER / "places.pt2")
+    image, grid, places = Recorded("places").arguments(model)[0]
+    expected = model(image, grid, mx.array([-1e6, 1e6, 0.3]))
+    for number in (math.nan, math.inf, -math.inf, 1e30):
+        found, written = model(image, mx.full(grid.shape, number), mx.full(places.shape, number))
+        assert all(
+            x.shape == y.shape for x, y in zip(leaves(found), leaves(expected[0]), strict=True)
+        )
+        assert all(mx.all(mx.isfinite(x)) for x in leaves((found, written)))
+    # The nearest indices are those of the first and of the last row.
+    assert_close(expected[1][0], model(image, grid, mx.array([-1.25, 1.0, 0.3]))[1][0], 1e-6)
+
+
+def test_indices_of_an_empty_axis() -> None:
+    from mlx_aten.exported.operands import inside
+
+    assert inside(mx.array([-9, -1, 2, 9]), mx.zeros((3, 2)), 0, None).tolist() == [-3, -1, 2, 2]
+    assert inside(mx.array([-100, 9]), mx.zeros((2, 3)), 1, -100).tolist() == [-100, 2]
+    assert inside(mx.zeros(0, mx.int32), mx.zeros((0, 2)), 0, None).size == 0
+    with pytest.raises(ValueError, match="indices into an axis of size 0"):
+        inside(mx.array([0]), mx.zeros((0, 2)), 0, None)
+
+
+def test_straight_through() -> None:
+    """New content with the gradient of the old one, in all transformations."""
+    from mlx_aten.exported.quantized import straight_through
+
+    x, old = mx.array([1.0, 2.0, 3.0]), mx.array([math.inf, -2.0, 0.5])
+
+    def loss(old: mx.array) -> mx.array:
+        return (straight_through(old, mx.clip(old, -1, 1)) ** 2 * x).sum()
+
+    assert loss(old).item() == 1 + 2 + 0.75
+    assert mx.grad(loss)(old).tolist() == mx.compile(mx.grad(loss))(old).tolist() == [2, -4, 3]
+    assert mx.jvp(loss, (old,), (x,))[1][0].item() == 2 - 8 + 9
+    assert mx.vmap(mx.grad(loss))(mx.stack([old, old])).tolist() == [[2, -4, 3]] * 2
+    assert mx.grad(lambda old: mx.grad(loss)(old).sum())(old).tolist() == [2, 4, 6]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_convolutions_by_products(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The products that are faster on the CPU compute what mlx_aten's operators do."""
+    from mlx_aten.exported import convolutions
+    from mlx_aten.exported.convolutions import FASTER, _by_products, _sizes
+
+    monkeypatch.setattr(convolutions, "LEAST_WORK", 0)
+    draw = random.Random(seed)
+    counted = 0
+    for _ in range(12):
+        n, groups = draw.choice([1, 2, 3]), draw.choice([1, 1, 2, 3])
+        groups = 1 if n == 3 else groups  # MLX has no groups over three axes
+        channels = draw.choice([1, 2, 8, 9])
+        weight = mx.random.normal(
+            (groups * draw.choice([1, 2]), channels, *draw.choices([1, 2, 3], k=n))
+        )
+        x = mx.random.normal((2, channels * groups, *draw.choices([5, 6, 8], k=n)))
+        bias = draw.choice([None, mx.random.normal(weight.shape[:1])])
+        options = [draw.choices(numbers, k=n) for numbers in ([1, 2], [0, 1, 2], [1, 2])]
+        options = [draw.choice([numbers, numbers[:1]]) for numbers in options]
+        counted += _by_products(x, weight, *(_sizes(o, n) for o in options), groups) is not None
+
+        def loss(function: Any, x: mx.array, weight: mx.array) -> mx.array:
+            return (function(x, weight, bias, *options, groups) ** 2).sum()  # noqa: B023
+
+        both = FASTER[f"conv{n}d"], getattr(mlx_aten, f"conv{n}d")
+        got, wanted = (function(x, weight, bias, *options, groups) for function in both)
+        assert_close(got, wanted, 1e-5)
+        got, wanted = (mx.grad(loss, (1, 2))(function, x, weight) for function in both)
+        for ours, theirs in zip(got, wanted, strict=True):
+            assert_close(ours, theirs, 1e-4)
+    assert counted > 4 or sys.platform == "darwin"
+    x, weight, bias = (mx.random.normal(shape) for shape in ((3, 8, 5), (4, 5), (4,)))
+    assert_close(FASTER["linear"](x, weight, bias), mlx_aten.linear(x, weight, bias), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"stride": [0]}, {"padding": [-1]}, {"groups": 2}, {"groups": 0}]
+)
+def test_wrong_convolutions(wrong: dict[str, Any]) -> None:
+    from mlx_aten.exported.convolutions import FASTER
+
+    with pytest.raises(ValueError, match="conv2d"):
+        FASTER["conv2d"](mx.zeros((1, 3, 5, 5)), mx.zeros((2, 3, 2, 2)), **wrong)
+
+
+def test_dropout_in_attention() -> None:
+    from mlx_aten.exported.draws import attention
+
+    q, k, v = (mx.random.normal((2, heads, 5, 8), key=mx.random.key(heads)) for heads in (4, 2, 2))
+    mask = mx.random.uniform(shape=(5, 5), key=mx.random.key(0)) > 0.3
+    for options in ({}, {"is_causal": True}, {"attn_mask": mask}, {"attn_mask": mx.log(mask)}):
+        wanted = attention(q, k, v, **options, enable_gqa=True)
+        got = attention(q, k, v, **options, enable_gqa=True, dropout_p=1e-9)
+        assert_close(mx.nan_to_num(got), mx.nan_to_num(wanted), 1e-5)
+    mx.random.seed(0)
+    ones = attention(mx.zeros((1, 1, 2000, 8)), k[:1, :1], mx.ones((1, 1, 5, 1)), dropout_p=0.4)
+    assert abs(ones.mean().item() - 1) < 0.05 and ones.min().item() < 0.7
+
+
+def test_a_copy_is_independent() -> None:
+    model = from_exported(FOLDER / "changes.pt2")
+    args, kwargs = Recorded("changes").arguments(model)
+    other = copy.deepcopy(model)
+    other.scale = other.scale * 0
+    model(*args, **kwargs)
+    assert (int(model.calls), int(other.calls)) == (1, 0)
+    other(*args, **kwargs)
+    assert (int(model.calls), int(other.calls)) == (1, 1) and float(model.scale.max()) == 2
+    assert other.rewrites == model.rewrites and other.tied == model.tied
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_packed_bits_are_those_of_mlx(bits: int) -> None:
+    from mlx_aten.exported.packing import pack_bits
+
+    numbers = mx.random.randint(0, 2**bits, (3, 64))
+    scales, biases = mx.ones((3, 2)), mx.full((3, 2), 7.0)
+    unpacked = mx.dequantize(pack_bits(numbers, bits), scales, biases, group_size=32, bits=bits)
+    assert mx.array_equal(unpacked, numbers + 7)
+
+
+def test_quantized_weights_are_packed() -> None:
+    def size(model: Any) -> int:
+        return sum(x.nbytes for _, x in utils.tree_flatten(model.parameters()))
+
+    packed, integers = (
+        from_exported(FOLDER / "torchao_weights.pt2", rewrites=rewrites)
+        for rewrites in (True, False)
+    )
+    assert size(packed) < size(integers)
+    words = dict(utils.tree_flatten(packed.parameters()))
+    path = "linear.1.parametrizations.weight.original0"
+    assert words[path].dtype == mx.uint32 and words[path].shape == (64, 8)
+    assert words[f"{path}_scales"].shape == words[f"{path}_biases"].shape == (64, 2)
+    assert f"{path[:-1]}1" not in words
+    assert not any(
+        "original" in path for path, _ in utils.tree_flatten(packed.trainable_parameters())
+    )
+
+
+def test_own_operators() -> None:
+    """The caller's functions come before all others, and before the rewrites."""
+    path, calls = FOLDER / "mlp.pt2", []
+    args, _ = Recorded("mlp").arguments(from_exported(path))
+
+    def linear(x: mx.array, weight: mx.array, bias: mx.array) -> mx.array:
+        calls.append(weight.shape)
+        return x @ weight.T + bias
+
+    operators = {
+        "aten.linear": linear,
+        "aten.layer_norm.default": lambda x, *_: mx.zeros_like(x),
+        "aten::gelu": lambda x, **_: x + 1,
+    }
+    model = from_exported(path, operators=operators)
+    assert "layer_norm" not in model.rewrites
+    logits = model(*args)["logits"]
+    hidden = model.body[4].bias + 1
+    wanted = hidden @ model.classes.weight.T + model.classes.bias
+    assert_close(logits, mx.broadcast_to(wanted, logits.shape), 1e-5)
+    assert calls == [(32, 8), (32, 32), (5, 32), (1, 32)]
+
+
+@pytest.mark.parametrize(
+    "operators, message",
+    [
+        ([1], "operators must be a dict of functions, not list"),
+        ({"aten.relu": 3}, "operators must be functions by name, found 'aten.relu': 3"),
+        ({3: sum}, "operators must be functions by name, found 3"),
+        ({"relu": sum}, "'relu' is not the name of an operator, such as 'aten.relu'"),
+        ({"mlx.inside": sum}, "'mlx.inside' is not the name of an operator"),
+    ],
+)
+def test_wrong_own_operators(operators: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        from_exported(FOLDER / "mlp.pt2", operators=operators)
+
+
+@pytest.mark.parametrize(
+    "target, advice",
+    [
+        ("aten.nonzero.default", "depends on values; use torch.where"),
+        ("aten.hardswissh.default", "the nearest operator is aten.hardswish"),
+        ("higher_order.cond", "compute it with torch.where"),
+        ("aten.squeeze_.dim", "use the operator without the underscore"),
+        ("mylib.scale.default", "or give a function"),
+    ],
+)
+def test_advice_about_missing_operators(tmp_path: Path, target: str, advice: str) -> None:
+    def rename(described: Any) -> None:
+        graph = described["graph_module"]["graph"]
+        (node,) = (n for n in graph["nodes"] if n["target"].endswith("aten.gelu.default"))
+        node["target"] = f"torch.ops.{target}"
+
+    path = edited(tmp_path / "missing.pt2", {MODEL: rename}, source="mlp")
+    with pytest.raises(ExportError) as caught:
+        from_exported(path)
+    message = str(caught.value)
+    assert f"\n  {target}, once in node 'gelu', in body.5" in message
+    assert advice.lower() in message.lower() and "run_decompositions()" in message
+    assert message.endswith(f"operators={{'{target.rpartition('.')[0]}': f}})")
+    name = target if target.count(".") == 1 else target.rpartition(".")[0]
+    if target != "aten.squeeze_.dim":
+        model = from_exported(path, operators={name: lambda x, **_: x})
+        model(*Recorded("mlp").arguments(model)[0])
 
 
 def test_missing_operators_are_named_with_their_places() -> None:

@@ -613,7 +613,10 @@ def hostile(value: Any, draw: random.Random, others: list[Any]) -> Any:
     return draw.choice(others)
 
 
-@pytest.mark.parametrize("source, seed", [("changes", 0), ("layers", 1), ("parts", 2)])
+@pytest.mark.parametrize(
+    "source, seed",
+    [("changes", 0), ("layers", 1), ("parts", 2), ("torchao_weights", 3), ("frozen", 4)],
+)
 def test_damaged_structures_raise_export_errors(tmp_path: Path, source: str, seed: int) -> None:
     """A program with other values anywhere runs, or raises an ExportError; other errors are about
     the arguments, which may not suit it any more. The results are not computed: their sizes may be

@@ -2,10 +2,11 @@
 
     python aten/tools/record_programs.py [NAME ...]
 
-Needs torch, transformers and torchao. Each program gets two files in aten/tests/programs: NAME.pt2, the
-program with small random weights, and NAME.npz, what torch computes with it: `in.I` and `out.I`
-(leaves of the arguments and results), `dtype.I` of the results, `loss`, `grad.PATH` for each parameter, and `new.PATH` for
-each parameter and buffer that the program changes. The loss is `loss_of(results)`, which the tests repeat.
+Needs torch, transformers and torchao. Each program gets two files in aten/tests/programs: NAME.pt2,
+the program with small random weights, and NAME.npz, what torch computes with it: `in.I` and `out.I`
+(leaves of the arguments and results), `dtype.I` of the results, `loss`, `grad.PATH` for each
+parameter, and `new.PATH` for each parameter and buffer that the program changes. The loss is
+`loss_of(results)`, which the tests repeat.
 The archives are compressed, and stack traces lose the folder of the installed packages, so that
 another machine records the same text.
 """
@@ -17,6 +18,7 @@ import zipfile
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -395,6 +397,7 @@ class Dtypes(nn.Module):
             "small": (small + hundred, small * torch.tensor(2), small - 5, small // hundred),
             "bits": (small & torch.tensor(12), small << torch.tensor(1), small % torch.tensor(7)),
             "compared": (small < 300, small == -56, small >= -1, small > torch.tensor(255)),
+            "wrapped": (small * -1, small + -1, small & -2, small / -1, count * -1),
             "sums": (small.sum(), small.cumsum(0), count + small, count * x, x.argmax(), -small),
             "flags": ((x > 0) + 1, (x > 0) * 2.5, (x > 0).sum(), (x > 0).cumsum(0)),
             "joined": (torch.cat([count, small]), torch.stack([x[0], count[0]])),
@@ -465,7 +468,11 @@ class Places(nn.Module):
         ]
         index = (places * 4).long()
         rows = self.table[index] + F.embedding(index, self.table)
-        rows = rows + self.table.index_select(0, index) + torch.ops.aten._unsafe_index(self.table, [index])
+        rows = (
+            rows
+            + self.table.index_select(0, index)
+            + torch.ops.aten._unsafe_index(self.table, [index])
+        )
         zeros = torch.zeros(5, 3)
         columns = index[:, None].expand(-1, 3)
         written = (
@@ -575,8 +582,7 @@ class Linears(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = (32, 64, 64, 32, 64, 32)
-        sizes = zip(widths, widths[1:], strict=False)
-        self.linear = nn.ModuleList(nn.Linear(n, m, bias=m == 64) for n, m in sizes)
+        self.linear = nn.ModuleList(nn.Linear(n, m, bias=m == 64) for n, m in pairwise(widths))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for linear in self.linear:
@@ -608,6 +614,30 @@ def torchao_weights() -> Program:
     for i, each in enumerate(configs):
         quantize_(module.linear[i], each)
     return Program(unwrap_tensor_subclass(module), (torch.randn(3, 32),))
+
+
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(12, 64)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.out = nn.Linear(64, 12, bias=False)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.out(self.embedding(tokens) * self.scale)
+
+
+@program
+def torchao_embedding() -> Program:
+    """An embedding whose weight of 4 bits is also that of the last layer."""
+    from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_
+    from torchao.utils import unwrap_tensor_subclass
+
+    config = IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32))
+    module = Tokens()
+    quantize_(module, config, lambda module, _: isinstance(module, nn.Embedding | nn.Linear))
+    return Program(unwrap_tensor_subclass(module), (torch.tensor([[1, 2, 11], [0, 5, 1]]),))
 
 
 @program

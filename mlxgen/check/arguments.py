@@ -54,6 +54,10 @@ def read_arguments(context: Context) -> Arguments:
             rules.append(DtypeRule(grouped[0].rule, group.dtypes, integers, grouped))
     rules += [_own_rule(p, p.dtype) for p in arrays if p.dtype]
     arguments = Arguments(params, tuple(rules), dict(_lengths(context, params)))
+    context.not_twice(context.raw.strided, ("strided",))
+    single = [p.name for p in arrays if not p.is_list and p.name not in context.raw.donate.values()]
+    for i, name in enumerate(context.raw.strided):
+        context.is_known("unknown_strided", name, single, ("strided", i), key=False)
     declared = [arg.name for arg in context.signature.declared]
     context.known("unknown_in_args", context.raw.args, declared, ("args",))
     if isinstance(context.raw.returns, dict):
@@ -134,6 +138,7 @@ def _parameters(
             tuple(after),
             dtype=own,
             integral=all(dtype in (*INTEGER, "bool_") for dtype in possible),
+            strided=arg.name in context.raw.strided,
             rule=rule,
         )
         place += p.is_plain
@@ -223,7 +228,7 @@ def _dtypes(context: Context) -> tuple[dict[str, str], list[Group]]:
         mappings = {("dtypes", i): g for i, g in enumerate(given or ()) if isinstance(g, dict)}
     if not mappings:
         words = [word for word in given or () if isinstance(word, str)]
-        return {}, [Group(arrays, _expand(context, words, ("dtypes",)) or usual)]
+        return {}, [Group(arrays, expand_dtypes(context, words, ("dtypes",)) or usual)]
     fixed: dict[str, str] = {}
     groups: list[Group] = []
     places: dict[str, Path] = {}
@@ -262,7 +267,7 @@ def _group(
     for key, names in context.known_in("unknown_in_dtypes", mapping, arrays, *path).items():
         dtypes: tuple[str, ...] = (ACCUMULATOR,)
         if mapping[key] != [ACCUMULATOR]:
-            dtypes = _expand(context, mapping[key], (*path, key))
+            dtypes = expand_dtypes(context, mapping[key], (*path, key))
         if len(dtypes) == 1:
             fixed |= dict.fromkeys(names, dtypes[0])
         elif group.dtypes and dtypes and dtypes != group.dtypes:
@@ -272,7 +277,7 @@ def _group(
     return group
 
 
-def _expand(context: Context, names: Iterable[str], path: Path) -> tuple[str, ...]:
+def expand_dtypes(context: Context, names: Iterable[str], path: Path) -> tuple[str, ...]:
     """Return the dtypes of a list, with its categories expanded."""
     found: dict[str, None] = {}
     words = [{"bool": "bool_", "any": "generic"}.get(name, name) for name in names]

@@ -100,6 +100,13 @@ class Named:
         return own, *dotted_names(self.entry.words("aliases"), module)
 
     @property
+    def named(self) -> list[tuple[str, Path]]:
+        """The dotted names in Python, each with the path of its key."""
+        own: Path = ("python_name",) if self.text("python_name") else self.at_name
+        aliases: list[Path] = [("aliases", i) for i in range(len(self.paths) - 1)]
+        return list(zip(self.paths, [own, *aliases], strict=True))
+
+    @property
     def internal(self) -> bool:
         """True if Python has no function for the entry."""
         return "internal" in self.entry.words("tags")
@@ -367,7 +374,7 @@ class Context(Named):
         scope = scope._replace(let_report=report_let, only_elsewhere=self.of_formulas)
         if path[0] == "dtype" or path[2:3] == ("template",):
             scope = scope._replace(variables=False)
-        scope = scope._replace(shared=path[0] in ("shape", "dispatch"))
+        scope = scope._replace(shared=path[0] in ("shape", "dispatch", "init"))
         # Formulas other than conditions see broadcast arrays, whose axes have no names.
         if self.elementwise and path[0] not in ("axes", "checks"):
             scope = scope._replace(lengths={})

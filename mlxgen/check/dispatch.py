@@ -17,10 +17,11 @@ from ..model.dtypes import (
     computes_integers,
     element_type,
 )
-from ..model.op import Arguments, Backend, Rule
+from ..model.op import Arguments, Backend, Parameter, Rule
 from ..model.signature import Type
 from ..read.cpp import Function
 from ..read.keys import KernelEntry
+from .arguments import expand_dtypes
 from .context import Environment, Path
 from .fit import Lookup
 
@@ -35,6 +36,13 @@ _CONCEPTS = {
 }
 _CONCEPT = re.compile(rf"\b(?:is_)?({'|'.join(_CONCEPTS)})(?:_v)?\b")
 _NUMBER = re.compile(r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|char|short|long|unsigned)")
+
+
+def dtype_of(arguments: Arguments, rule: Rule | None) -> str:
+    """Return the dtype of an output: its name, ``accumulator``, T of the kernel, or "": unknown."""
+    own = {p.name: p.dtype or "T" for p in arguments.arrays}
+    of = {own.get(one, one) for one in rule.expr.promoted} if rule else {"T"}
+    return ACCUMULATOR if of == {"T", "float32"} else "".join(of if len(of) == 1 else ())
 
 
 @dataclass
@@ -52,15 +60,29 @@ class Dispatch(Lookup):
         """Return the path of a key next to the function's name."""
         return (*self.path[:-1], *path)
 
-    @property
+    @cached_property
     def dtypes(self) -> tuple[str, ...]:
         """The dtypes that the kernel is compiled for, as far as the backend supports them."""
-        return self.group or (next(iter(self.fixed.values()), "float32"),)
+        every = self.group or (next(iter(self.fixed.values()), "float32"),)
+        if self.spec.dtypes is None:
+            return every
+        path = self.at("dtypes")
+        found = expand_dtypes(self.context, self.spec.dtypes, path)
+        kept = tuple(dtype for dtype in every if dtype in found)
+        for other in [d for d in found if not kept or d in {*self.spec.dtypes} - {*every}][:1]:
+            self.context.error("not_of_entry", path, dtype=other, known=", ".join(every))
+        return kept or every
 
     @property
     def fixed(self) -> dict[str, str]:
         """The dtypes of arguments that are not promoted, by name."""
         return {p.name: p.dtype for p in self.arguments.arrays if p.dtype}
+
+    @property
+    def passed(self) -> list[Parameter]:
+        """The arguments that a kernel receives: all but donated ones."""
+        donors = {*self.context.raw.donate.values()}
+        return [p for p in self.arguments.params if p.name not in donors or not p.is_plain]
 
     @property
     def arguments(self) -> Arguments:
@@ -87,12 +109,10 @@ class Dispatch(Lookup):
     def outputs(self) -> tuple[str | None, ...] | None:
         """The dtype of each output, None for the kernel's; None if an error was reported."""
         context, keys = self.context, self.context.keys("dtype")
-        own = {p.name: p.dtype or "T" for p in self.arguments.arrays}
         found: list[str | None] = []
         for name, rule in zip(context.output_names, self.rules, strict=True):
             path = ("dtype", keys.get(name, name))
-            of = {own.get(one, one) for one in rule.expr.promoted} if rule else {"T"}
-            dtype = ACCUMULATOR if of == {"T", "float32"} else "".join(of if len(of) == 1 else ())
+            dtype = dtype_of(self.arguments, rule)
             if dtype == ACCUMULATOR and computes_integers(self.dtypes):
                 context.error("no_sums", path, name=name)
                 return None

@@ -27,7 +27,7 @@ DEEPEST = 10  # nested submodules, each a folder
 LONGEST = 200  # characters of a name, which is that of a file
 # Keys that must be valid before the forward computation can be resolved.
 _FORM_KEYS = frozenset(
-    {"dispatch", "composite", "cpp", "axes", "shape", "dtype", "dtypes", "manual"}
+    {"dispatch", "composite", "cpp", "axes", "shape", "dtype", "dtypes", "manual", "donate"}
 )
 _KERNEL_KEYS = ("integers", "vmap", "jvp", "manual")
 

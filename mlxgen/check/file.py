@@ -40,6 +40,7 @@ from .arguments import read_arguments
 from .context import SIGNATURES, Context, Named, SharedState
 from .entry import check_keys, form_known, read_entry
 from .fit import check_manual, check_own_name
+from .initial import initial_values
 from .kernels import match_kernels
 from .lets import check_unused_lets
 from .names import check_names
@@ -155,6 +156,7 @@ class _File(File):
         contexts = [context for name in wanted if (context := self.context(name))]
         valid = {name: e for name, e in self.entries.items() if name not in self.shared.broken}
         check_names(valid, self.shared.settings, self.shared.sources, self.signature)
+        import_module(RULES).check_names(valid.values(), self.signature)
         ops = []
         for context in contexts:
             if op := _operator(context, self._files[context.entry.document.path]):
@@ -356,6 +358,7 @@ def _operator(context: Context, file: str) -> Op | None:
         return None
     checks, env = results.checks(context, arguments)
     rules = results.rules(context, env)
+    rules = replace(rules, initial=initial_values(context, env, rules.dtypes))
     env = results.with_outputs(context, env, rules, checks)
     forward = results.forward(context, env)
     if context.form is not Form.KERNELS:

@@ -43,6 +43,7 @@ QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
 _NAMESPACE = re.compile(r"\b(?:mlxgen|mx|std|mlx|core)::")
 _NO_TYPE = re.compile(r"(?<![<,] )(?<![<,])\bconst\b|&|\s+")
 _ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
+_VECTOR = re.compile(r"(?:metal::)?vec<(\w+),[234]>|(?:packed_)?([a-z]+)[234]")
 _SEVERAL = re.compile(r"[*&\])].*[*&]|\(")  # a pointer to a pointer, a reference to an array, ...
 _SHARED = ("device", "constant", "threadgroup")  # address spaces without a kernel's locals
 _CPP_SAME = {"int32_t": "int"}
@@ -72,7 +73,10 @@ def _is_passed(type: CppType, param: Param) -> bool:
         return False
     if not type.mark or type == type.by_reference:
         return param.space not in _SHARED and (not mark or (mark == "&" and param.const))
-    same_const = param.const == type.const or type.space == "constant"  # implies const
+    if type.space == "constant":  # implies const; a number may be in any memory that is read
+        read = param.space == "constant" or (param.space == "device" and param.const)
+        return read and mark in (type.mark, "*" * (type.mark == "&"))
+    same_const = param.const == type.const
     return mark == type.mark and (param.space or "") == type.space and same_const
 
 
@@ -142,6 +146,11 @@ class Expected(NamedTuple):
         types = dict.fromkeys(type.filled(e) for type in want.types for e in elements)
         is_atomic = self.is_kernel and want.is_output
         base = plain(_ATOMIC.sub(r"\3", param.base) if is_atomic else param.base, self.metal)
+        if want.holds in (Holds.INPUT, Holds.OUTPUT):
+            if base in ("void", "int8_t") and param.pointer:  # bytes, that the kernel converts
+                types |= {t._replace(name=base): None for t in types}
+            elif vector := _VECTOR.fullmatch(base):
+                base = plain(vector[1] or vector[2], self.metal)
         if any(_is_passed(type, param) and _plain(type, self.metal) == base for type in types):
             return None
         what = f"{'the output ' * want.is_output}'{want.name}'{want.note}"

@@ -4,18 +4,20 @@ Parameters are bound by name, as docs/language.md lists: array arguments, output
 constants of the entry, properties of an array (``x_shape``, ``x_strides``, ``x_ndim``, ``x_size``),
 and ``has_x`` for an optional array. ``_parameters`` yields the declaration of each.
 
-For an absent optional array, ndim and size are 0, and its data, shape and strides are empty. Arrays
-must follow the order of the entry, arguments before outputs. All problems of a kernel are reported
-together, each at its location in the Metal file.
+For an absent optional array, ndim and size are 0, and its data, shape and strides are empty. The
+same names set function constants; a constant of the entry is also the number of elements of a
+``[[threadgroup(n)]]`` parameter. All problems of a kernel are reported together, each at its
+location in the Metal file.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path as FilePath
 
-from ..diagnostics import Related, did_you_mean
+from ..diagnostics import Related, Span, did_you_mean
 from ..diagnostics.messages import Rendered, table
 from ..formula.compile import Name, Want
 from ..formula.values import INT_MAX
@@ -42,6 +44,11 @@ MAX_GRID = 2**32 - 1  # threads along an axis
 _POSITIONS = tuple(CppType(f"{name}{n}") for name in ("uint", "ushort") for n in ("", 2, 3))
 # Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size.
 _NUMBERS: Mapping[str, str] = {**METAL_INTS, "float": "float", "bool": "bool"}
+_FUNCTION_CONSTANT = re.compile(
+    r"\bconstant\s+(\w+)\s+(\w+)\s*\[\[\s*function_constant\s*\(\s*(\w+)\s*\)\s*\]\]"
+)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_TYPE_PARAMETER = ("", "typename", "class")  # kinds of template parameters
 
 
 def _constant(*types: CppType, mark: str = "&") -> tuple[CppType, ...]:
@@ -86,7 +93,7 @@ def _parameters(item: Dispatch, only: str | None) -> Iterator[Slot]:
         element = CppType(metal_name(of)) if of in METAL_TYPES else ELEMENT
         return element._replace(mark="*", space="device")
 
-    for p in item.arguments.arrays:
+    for p in (p for p in item.passed if p.type.is_array):
         to = array(p.dtype)
         read = (to._replace(const=True), to._replace(space="constant"))
         yield Slot(p.declared, read, holds=Holds.INPUT, of=p.name)
@@ -105,8 +112,9 @@ def _parameters(item: Dispatch, only: str | None) -> Iterator[Slot]:
     for declared, name in _array_names(item).items():
         for part, types in _PROPERTIES.items():
             holds = Holds.VECTOR if types[0].mark == "*" else Holds.BYTES
+            needed = part is Property.STRIDES and name in context.raw.strided
             full = f"{declared}_{part.value}"
-            yield Slot(full, types, needed=False, holds=holds, of=name, part=part)
+            yield Slot(full, types, needed=needed, holds=holds, of=name, part=part)
     for p in item.arguments.arrays:
         if p.type.optional:
             name, types, holds = f"has_{p.declared}", _constant(BOOL), Holds.BYTES
@@ -125,13 +133,15 @@ def _is_unsupported(p: Parameter) -> bool:
     return not p.type.is_array and (absent or not KINDS[p.type.kind].metal)
 
 
-def _launched(item: Dispatch, include: str, function: Function) -> Kernel:
+def _launched(
+    item: Dispatch, include: str, function: Function, types: Mapping[str, str], bools: Set[str]
+) -> Kernel:
     """Return the kernel with its launch, without bindings."""
     names = _names(item)
-    templates = _templates(item, function)
-    for name in (*item.spec.template, MOST):
+    templates = _templates(item, function, types)
+    for name in (*(n for n, t in item.spec.template.items() if t.dtype is None), MOST):
         names.setdefault(name, Name(Type(Kind.INT, int64=True)))
-    constants = _constants(item, function, names)
+    constants = _constants(item, function, names, bools)
     known = _known_constants(item, constants)
     grid, threadgroup = (_geometry(item, key, names, known) for key in ("grid", "threadgroup"))
     if not item.spec.grid:
@@ -139,7 +149,7 @@ def _launched(item: Dispatch, include: str, function: Function) -> Kernel:
     kernel = Kernel(
         backend="metal",
         name=item.name,
-        function=function.name,
+        function=str(function.attributes.get("host_name", function.name)).strip('"'),
         include=include,
         dtypes=tuple(item.metal_dtypes),
         scalar=False,
@@ -149,7 +159,6 @@ def _launched(item: Dispatch, include: str, function: Function) -> Kernel:
         threadgroup=tuple(threadgroup),
         templates=tuple(templates),
     )
-    _check_constants(item, function, kernel.formulas)
     return kernel
 
 
@@ -171,21 +180,36 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     if lists := [p.name for p in item.arguments.arrays if p.is_list]:
         item.error("takes_list", name=lists[0])
         return None
-    kernel = _launched(item, path.relative_to(context.settings.metal).as_posix(), function)
+    declared = {p.name: p.declared for p in item.arguments.params}
+    params = [p._replace(name=declared.get(p.name, p.name)) for p in function.params]
     if not _has_dtypes(item):
         return None
+    types = _types(item, function._replace(params=tuple(params)))
+    meant = {n: function.template[0] if type == ELEMENT.name else type for n, type in types.items()}
+    params = [p._replace(base=meant.get(p.base, p.base)) for p in params]
+    function = function._replace(params=tuple(params))
+    include = path.relative_to(context.settings.metal).as_posix()
+    constants = _function_constants(file, function)
+    bools = {name for type, name, *_ in constants if type == "bool"}
+    kernel = _launched(item, include, function, types, bools)
     expected = kernel_function(item, function)
     if problem := item.template_problem(function):
         item.mismatched(function, problem, expected)
         return None
     bindings, problems = _bind(item, function, expected)
+    for value in _set(item, constants, expected):
+        bindings += [value] if isinstance(value, Binding) else []
+        problems += [] if isinstance(value, Binding) else [value]
+    if constants and MOST in kernel.uses:
+        what = f"`{MOST}` is not known before the values of function constants"
+        problems.append(Related(what, function.span))
+    _check_constants(item, function, {*kernel.uses, *(binding.of for binding in bindings)})
     if not function.is_definition:
         problems.append(Related("it is declared but not defined", function.span))
     zero = _zero(item)
     if function.template and spec.template.keys() <= {*function.template}:
         problems += _not_given_template(item, function, kernel.templates)
-    problems += _instantiated(file, function)
-    problems += _untaken(item, function, kernel)
+    problems += _untaken(item, function, kernel.uses | {binding.of for binding in bindings})
     if problems:
         item.mismatched(function, problems, expected)
     others = {f.name for f in file.functions if f.is_kernel}
@@ -194,14 +218,58 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     return kernel._replace(bindings=tuple(bindings), zero=tuple(zero)) if context.ok else None
 
 
-def _instantiated(file: Unit, function: Function) -> Iterator[Related]:
-    """Yield instantiations of a kernel, and its host name: the launcher defines both."""
-    name = re.compile(rf"\b{function.name}\b")
-    for text, span in (pair for part in file.files for pair in part.instances):
-        if name.search(text):
-            yield Related("its launcher instantiates it; remove the instantiation", span)
-    if "host_name" in function.attributes:
-        yield Related("its launcher instantiates it; remove the [[host_name]]", function.span)
+def _types(item: Dispatch, function: Function) -> dict[str, str]:
+    """Return further template types: given by the entry, or those of the arrays that use them."""
+    slots = {want.name: want.types[0].name for want in _parameters(item, None) if want.types}
+    kinds = dict(zip(function.template[1:], function.template_kinds[1:], strict=True))
+    found = {
+        p.base: slots[p.name]
+        for p in reversed(function.params)
+        if kinds.get(p.base) in _TYPE_PARAMETER and p.name in slots
+    }
+    given = {name: t.dtype for name, t in item.spec.template.items()}
+    own = {n: d for n, d in given.items() if d in METAL_TYPES and kinds.get(n) in _TYPE_PARAMETER}
+    return found | {name: metal_name(dtype) for name, dtype in own.items() if dtype}
+
+
+def _function_constants(file: Unit, kernel: Function) -> list[tuple[str, str, str, Span]]:
+    """Return the function constants that a kernel may use: type, name, index, location."""
+    found = [
+        (match[1], match[2], match[3], part.source.span(*match.span(2)))
+        for part in file.files
+        for match in _FUNCTION_CONSTANT.finditer(part.source.text)
+    ]
+    words = Counter[str]()
+    for part in file.files if found else ():
+        words.update(_WORD.findall(part.source.text))
+        for other in part.functions:
+            body = _WORD.findall(part.source.text, *(other.body or (0, 0)))
+            own = {p.name for p in other.params}  # hides a constant
+            cut = other.is_kernel and other.span != kernel.span
+            words.subtract([*own, *(word for word in body if cut or word in own)])
+    return [constant for constant in found if words[constant[1]] > 1]
+
+
+def _set(
+    item: Dispatch, constants: Iterable[tuple[str, str, str, Span]], expected: Expected
+) -> Iterator[Binding | Related]:
+    """Yield the values of function constants, and the problems."""
+    wanted = {want.name: want for want in expected.params if want.holds is Holds.BYTES}
+    declared = {p.name: p.declared for p in item.arguments.params}
+    for type, name, index, span in constants:
+        want = wanted.get(declared.get(name, name))
+        same = plain(type, metal=True)
+        accepted = {"bool", *(plain(t.name, metal=True) for t in want.types)} if want else ()
+        if want is None:
+            hint = "name it after an argument, or list it under `constants`"
+            yield Related(f"nothing sets the function constant '{name}'; {hint}", span)
+        elif not index.isdecimal():
+            yield Related(f"the index of the function constant '{name}' must be a number", span)
+        elif same in _NUMBERS and same in accepted:
+            of = want.of or want.name
+            yield Binding(name, int(index), Holds.CONSTANT, of, want.part, _NUMBERS[same])
+        else:
+            yield Related(f"the function constant '{name}' cannot be `{type}`", span)
 
 
 def _bind(
@@ -216,8 +284,16 @@ def _bind(
     for param in function.params:
         name = param.name
         is_position = not (POSITIONS | SCALAR_POSITIONS).isdisjoint(param.attributes)
-        if problem := _not_given(param, is_position):
+        if problem := _not_given(param, is_position, name in item.spec.constants):
             problems.append(Related(problem, param.span))
+            continue
+        if param.space == "threadgroup":
+            index = int(param.attributes.get("threadgroup", 0) or 0)
+            size = "T" if param.base in function.template else str(_bytes(param.base))
+            if size == "0":
+                what = f"the size of `{param.base}`, the type of '{name}', is not known"
+                problems.append(Related(what, param.span))
+            bindings.append(Binding(name, index, Holds.MEMORY, name, type=size))
             continue
         if is_position:
             single = POSITIONS.isdisjoint(param.attributes)
@@ -238,32 +314,38 @@ def _bind(
             type = _NUMBERS[plain(param.base, metal=True)] if is_number else ""
             bindings.append(Binding(name, index, want.holds, want.of or name, want.part, type))
     names = [p.name for p in function.params]
-    arrays = _array_names(item)
-    given = [name for name in names if name in arrays]
+    arrays = [p.name for p in expected.params if p.holds in (Holds.INPUT, Holds.OUTPUT)]
     gaps = [index for index in range(max(used, default=0)) if index not in used]
     whole = [f"no parameter has [[buffer({index})]]" for index in gaps[:1]]
     if len(used) > MAX_BUFFERS:
         whole.append(f"it has {len(used)} buffers, but Metal allows {MAX_BUFFERS}")
-    whole += [f"it has no parameter '{name}'" for name in arrays if name not in names]
-    if given != (in_order := [name for name in arrays if name in names]):
-        order = f"{', '.join(in_order)}, not {', '.join(given)}"
-        whole.append(f"its arrays must be in the order {order}")
+    needed = [p.name for p in expected.params if p.needed and p.holds is Holds.VECTOR]
+    whole += [f"it has no parameter '{name}'" for name in [*arrays, *needed] if name not in names]
     problems += (Related(what, function.span) for what in whole)
     return bindings, [*problems, *filter(None, [expected.other_result(function)])]
 
 
-def _untaken(item: Dispatch, function: Function, kernel: Kernel) -> Iterator[Related]:
+def _untaken(item: Dispatch, function: Function, taken: Set[str]) -> Iterator[Related]:
     """Yield attributes that neither the kernel nor a formula uses."""
     raw = item.context.raw
-    taken, used = {param.name for param in function.params}, item.beside | kernel.uses
+    names, used = {param.name for param in function.params}, item.beside | taken
     for p in item.arguments.params:
-        is_used = p.declared in taken or p.name in used
+        is_used = p.declared in names or p.name in used
         if not (p.type.is_array or is_used or p.name in raw.unused):
             how = "add the parameter"
             if _is_unsupported(p):
                 how = "pass numbers computed from it as `constants`"
             what = f"it does not use '{p.declared}'; {how}, or give a reason under `unused`"
             yield Related(what, function.span)
+
+
+def _bytes(type: str) -> int:
+    """Return the size of a Metal type; 0 if it is not known."""
+    found = re.fullmatch(r"(?:atomic<|atomic_)?(\w+?)([234]?)>?", plain(type, metal=True))
+    name, length = found.groups() if found else ("", "")
+    dtype = next((dtype for dtype, names in METAL_TYPES.items() if name in names), "0")
+    bits = int("".join(filter(str.isdigit, dtype)) or 8)
+    return bits // 8 * (4 if length == "3" else int(length or 1))
 
 
 def unknown_attribute(name: str) -> Rendered | None:
@@ -274,15 +356,16 @@ def unknown_attribute(name: str) -> Rendered | None:
     return MESSAGES("unknown_attribute", name=name, near=near)
 
 
-def _not_given(param: Param, is_position: bool) -> str | None:
+def _not_given(param: Param, is_position: bool, has_length: bool) -> str | None:
     """Return the reason why the launch cannot bind a parameter with such attributes, if any."""
     name, index = param.name, param.attributes.get("buffer", 0)
     if unknown := next(filter(None, map(unknown_attribute, param.attributes)), None):
         return unknown.text
-    if "threadgroup" in param.attributes:
-        what = f"the launch cannot allocate '{name}' as threadgroup memory"
-        return f"{what}; declare an array of fixed size inside the kernel"
-    if other := {*param.attributes} - {"buffer", *POSITIONS, *SCALAR_POSITIONS}:
+    if param.space == "threadgroup":
+        hint = f"list it under `constants`, as in `{name}: 32`"
+        return None if has_length else f"the number of elements of '{name}' is unknown; {hint}"
+    known = {"buffer", "function_constant", *POSITIONS, *SCALAR_POSITIONS}
+    if other := {*param.attributes} - known:
         return f"'{name}' has [[{min(other)}]], but the launch binds only buffers"
     if not isinstance(index, int):
         shown = "" if index is None else f"({index})"
@@ -295,6 +378,8 @@ def _not_given(param: Param, is_position: bool) -> str | None:
 def _unknown(item: Dispatch, name: str, wanted: Iterable[Slot]) -> str:
     """Return the reason why the launch cannot bind a parameter of such a name."""
     for p in item.arguments.params:
+        if p.declared == name and p not in item.passed:
+            return f"'{name}' is donated; remove it: an output has its values"
         if p.declared == name:
             return f"a Metal kernel cannot take '{name}', {with_article(p.type)}"
         if p.type.is_array and name == f"has_{p.declared}":
@@ -356,9 +441,9 @@ def _geometry(
 
 
 def _constants(
-    item: Dispatch, function: Function, names: dict[str, Name]
+    item: Dispatch, function: Function, names: dict[str, Name], bools: Set[str]
 ) -> list[tuple[str, Expr]]:
-    """Compile the integers that the launch computes first, for parameters and later formulas."""
+    """Compile the numbers that the launch computes first, for parameters and later formulas."""
     context = item.context
     found = []
     for name, text in item.spec.constants.items():
@@ -367,7 +452,8 @@ def _constants(
         if taken := None if passed_on else _taken(item, function, name):
             context.error("constant_taken", path, key=True, name=name, taken=taken)
             continue
-        if expr := context.formula(path, text, Want(Kind.INT), names, stream=False):
+        want = Want(Kind.BOOL if name in bools else Kind.INT)
+        if expr := context.formula(path, text, want, names, stream=False):
             found.append((name, expr))
         names[name] = Name(Type(Kind.INT, int64=True))
     return found
@@ -387,22 +473,22 @@ def _taken(item: Dispatch, function: Function, name: str) -> str | None:
     return "the number of threads that the device allows" if name == MOST else None
 
 
-def _check_constants(item: Dispatch, function: Function, exprs: Sequence[Expr]) -> None:
+def _check_constants(item: Dispatch, function: Function, taken: Set[str]) -> None:
     """Report constants that neither the kernel nor a formula uses."""
-    used = {p.name for p in function.params}.union(*(expr.names for expr in exprs))
+    used = taken | {p.name for p in function.params}
     for name in item.spec.constants:
         if name not in used and not _taken(item, function, name):
             path = item.at("constants", name)
             item.context.error("constant_unused", path, key=True, name=name, function=function.name)
 
 
-def _templates(item: Dispatch, function: Function) -> list[Template]:
-    """Compile the entry's integer template parameters, in the kernel's order."""
+def _templates(item: Dispatch, function: Function, types: Mapping[str, str]) -> list[Template]:
+    """Compile the template parameters after the first, in the kernel's order."""
     context, known = (
         item.context,
         dict(zip(function.template, function.template_kinds, strict=True)),
     )
-    found = {}
+    found: dict[str, Template] = {}
     for name, given in item.spec.template.items():
         path = item.at("template", name)
         taken = None if name in item.spec.constants else _taken(item, function, name)
@@ -414,16 +500,24 @@ def _templates(item: Dispatch, function: Function) -> list[Template]:
             about = {"name": name, "function": function.name, "guess": guess, "others": others}
             keys = ("others",) if others else ()
             context.error("no_template_parameter", path, *keys, key=True, **about)
-        elif plain(known[name], metal=True) not in METAL_INTS:
+        elif (given.dtype is not None) != (known[name] in _TYPE_PARAMETER):
             kind = known[name] or "typename"
-            context.error("template_no_integer", path, key=True, name=name, kind=kind)
-        if given.values[0] < 1 or given.values != sorted(set(given.values)):
+            context.error("template_kind", path, key=True, name=name, kind=kind)
+        elif given.dtype not in (None, *METAL_TYPES):
+            context.error("template_dtype", (*path, "dtype"), dtype=given.dtype)
+        if given.dtype is not None:
+            continue
+        is_bool = known.get(name) == "bool"
+        values, most = given.values or [0, 1] * is_bool, 1 if is_bool else INT_MAX
+        if not values or values[0] < 0 or values != sorted(set(values)):
             context.error("template_values", (*path, "values"))
-        elif given.values[-1] > INT_MAX:
-            context.error("template_large", (*path, "values"), most=INT_MAX)
-        formula = ((*path, "of"), given.of, Want(Kind.INT))
+        elif values[-1] > most:
+            context.error("template_large", (*path, "values"), most=most)
+        want = Want(Kind.BOOL if is_bool else Kind.INT)
+        formula = ((*path, "of"), given.of or "0", want)
         if expr := context.formula(*formula, item.env.names(), stream=False):
-            found[name] = Template(name, given.of, expr, tuple(given.values))
+            found[name] = Template(name, given.of or "0", expr, tuple(values))
+    found |= {name: Template(name, "", None, (type,)) for name, type in types.items()}
     return [found[name] for name in function.template if name in found]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..model.op import camel, metal_stem
-from ..model.overloads import covers
 from ..model.signature import Signature
 from ..read.names import clash, generated
 from ..read.settings import Settings
@@ -74,7 +73,7 @@ def _check_cpp_names(
 def _check_python_names(
     entries: Iterable[Named], signature: Callable[[str], Signature | None]
 ) -> None:
-    """Report clashes of Python functions, aliases and submodules, and useless overloads."""
+    """Report clashes of Python functions, aliases and submodules."""
     modules: dict[str, Named] = {}
     for entry in entries:
         aliases = (alias.rpartition(".")[0] for alias in entry.entry.words("aliases"))
@@ -86,17 +85,10 @@ def _check_python_names(
     for entry in entries:
         if entry.internal:
             continue
-        at_name: Path = ("python_name",) if entry.text("python_name") else entry.at_name
-        places = [at_name, *(("aliases", i) for i in range(len(entry.paths) - 1))]
-        for name, path in zip(entry.paths, places, strict=True):
-            where = str(path[0]) if path else "name"
+        for name, path in entry.named:
             others = seen.setdefault(name, [])
             if entry in others:
                 entry.error("twice_in_python", path, name=name)
-            elif first := _covering(others, entry, signature):
-                below = not _covering([entry], first, signature)
-                keys = ["order"] * below + [where]
-                entry.error("taken_in_python", path, *keys, name=name, owner=first.label)
             elif name in modules and name[-1:] not in ("", "."):  # else it is not a name
                 entry.error("submodule", path, name=name, owner=modules[name].label)
             others.append(entry)
@@ -127,14 +119,3 @@ def _check_inplace(
 
 def _has_inplace(entry: Named) -> bool:
     return not entry.internal and "inplace" in entry.entry.words("variants")
-
-
-def _covering(
-    others: Iterable[Named], entry: Named, signature: Callable[[str], Signature | None]
-) -> Named | None:
-    """Return the first of other overloads that accepts every call of an entry, if any."""
-    for other in others:
-        first, second = signature(other.name), signature(entry.name)
-        if first and second and covers(first, second):
-            return other
-    return None

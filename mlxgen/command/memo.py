@@ -40,6 +40,7 @@ class Cached(Generic[T]):
 
     reads: Reads
     value: T
+    line: str = ""  # of the manifest that it was loaded from
 
 
 class Memo(Generic[T]):
@@ -85,15 +86,20 @@ class Memo(Generic[T]):
             given.append(value)
             reported = i in places or name in names
             if name in self._reads and not reported and (covered or name not in new):
-                self.kept[key] = Cached(self._reads[name], value)
+                known, reads = before.get(key), self._reads[name]
+                same = known is not None and known.value is value and known.reads == reads
+                self.kept[key] = known if known and same else Cached(reads, value)
         return given
 
 
-def load(text: str) -> Memo[Pieces]:
+def load(lines: str) -> Memo[Pieces]:
     """Load the cache from a manifest; return an empty one if it is invalid."""
+    kept = dict[str, Cached[Pieces]]()
     try:
-        kept = json.loads(text)
-        return Memo({key: Cached(_reads(*of), Pieces(*v)) for key, (of, v) in kept.items()})
+        for line in filter(None, lines.split("\n")):
+            key, reads, value = json.loads(line)
+            kept[key] = Cached(_reads(*reads), Pieces(*value), line)
+        return Memo(kept)
     except (ValueError, TypeError, AttributeError):
         return Memo()
 
@@ -104,10 +110,12 @@ def _reads(items: Iterable[Iterable[str]], *others: Any) -> Reads:
 
 def dump(memo: Memo[Pieces]) -> str:
     """Return the cache for a manifest, without the text that is in an entry's own files."""
-    kept = {
-        key: (one.reads, one.value._replace(header="", source="")) for key, one in memo.kept.items()
-    }
-    return json.dumps(kept, ensure_ascii=False)
+    return "\n".join(one.line or _line(key, one) for key, one in memo.kept.items())
+
+
+def _line(key: str, cached: Cached[Pieces]) -> str:
+    value = cached.value._replace(header="", source="")
+    return json.dumps([key, cached.reads, value], ensure_ascii=False)
 
 
 def edited(base: str, document: Documents, sources: Sources, memo: Memo[Pieces]) -> list[Pieces]:

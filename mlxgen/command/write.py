@@ -54,7 +54,7 @@ class Manifest:
     key: str = ""  # hash of all inputs
     base: str = ""  # hash of all inputs except the YAML
     files: dict[str, list[int]] = field(default_factory=dict)  # size and time, by path
-    entries: str = ""  # cached output of the entries as JSON, which most runs do not parse
+    entries: str = ""  # cached output of the entries: lines of JSON, which most runs do not parse
 
     @classmethod
     def load(cls, folder: Path) -> Manifest:
@@ -63,14 +63,14 @@ class Manifest:
             with open(folder / MANIFEST, encoding="utf-8") as file:
                 key, base, files = json.loads(file.readline())
                 inside = {path: known for path, known in dict(files).items() if _is_inside(path)}
-                return cls(str(key), str(base), inside, file.readline())
+                return cls(str(key), str(base), inside, file.read())
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return cls()
 
     def save(self, folder: Path) -> None:
         """Write the manifest to a folder."""
         head = json.dumps([self.key, self.base, self.files])
-        put(folder, {MANIFEST: f"{head}\n{self.entries}\n".encode()})
+        put(folder, {MANIFEST: f"{head}\n{self.entries}".encode()})
 
     def holds(self, folder: Path) -> bool:
         """Return whether all files are unchanged since that run."""
@@ -154,7 +154,7 @@ def write(
     changes = Changes(tuple(changed), tuple(removed), len(files) - len(changed))
     if dry_run:
         return changes
-    if changes.any:  # records all files that may exist if this run is killed
+    if files.keys() - before.files.keys():  # records files that may exist if this run is killed
         Manifest(files={**{path: [] for path in files}, **before.files}).save(folder)
     put(folder, changed)
     for path in removed:

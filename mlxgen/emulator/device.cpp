@@ -125,14 +125,16 @@ int32_t code_of(Dtype dtype) {
   }
 }
 
-/** Set the values of function constants; all constants here are boolean. */
+/** Set the values of function constants. */
 void set_constants(
     const mlxgen_metal::Library& table,
-    const std::map<int, bool>& values) {
+    const std::map<int, std::string>& values) {
   for (int i = 0; i < table.constant_count; ++i) {
     const auto& constant = table.constants[i];
-    if (auto found = values.find(constant.index); found != values.end()) {
-      *static_cast<bool*>(constant.value) = found->second;
+    auto found = values.find(constant.index);
+    if (found != values.end() &&
+        found->second.size() == size_t(constant.size)) {
+      std::memcpy(constant.value, found->second.data(), constant.size);
     }
   }
 }
@@ -417,7 +419,8 @@ MTL::ComputePipelineState* Device::get_kernel(
     const std::string& specialized,
     const MTLFCList& constants) {
   std::lock_guard<std::mutex> lock(device_mutex);
-  auto& kernel = kernels[{library, specialized}];
+  // As in MLX, the name is that of the kernel if none is given.
+  auto& kernel = kernels[{library, specialized.empty() ? name : specialized}];
   if (kernel != nullptr) {
     return kernel.get();
   }
@@ -427,7 +430,11 @@ MTL::ComputePipelineState* Device::get_kernel(
       kernel->library = library;
       kernel->entry = i;
       for (const auto& [value, type, index] : constants) {
-        kernel->constants[index] = *static_cast<const bool*>(value);
+        auto size = type == MTL::DataTypeBool                         ? 1
+            : type == MTL::DataTypeLong || type == MTL::DataTypeULong ? 8
+                                                                      : 4;
+        auto bytes = static_cast<const char*>(value);
+        kernel->constants[int(index)].assign(bytes, size);
       }
       return kernel.get();
     }

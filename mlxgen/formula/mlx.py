@@ -301,23 +301,17 @@ def usage(params: Sequence[PythonParam], name: str, method: bool, typed: bool = 
     return f"{'.' * method}{name}({', '.join(words)})"
 
 
-def bind_any(function: MlxFunction, args: Args) -> tuple[Sequence[PythonParam], dict[str, Value]]:
-    """Return the first signature that accepts the arguments, and the bound arguments."""
-    for params in function.signatures[:-1]:
-        try:
-            return params, bind(params, args)
-        except Wrong:
-            pass
-    return function.signatures[-1], bind(function.signatures[-1], args)
+Bound = tuple[Sequence[PythonParam], dict[str, Value]]  # a signature and the given arguments
 
 
-def alternatives(
-    function: MlxFunction, args: Args
-) -> Iterator[tuple[Sequence[PythonParam], dict[str, Value]]]:
-    """Yield the signatures that accept the arguments by number and name, with these arguments."""
+def candidates(function: MlxFunction, args: Args) -> list[Bound]:
+    """Return the signatures that accept the arguments by number and name, or raise ``Wrong``."""
+    found = list[Bound]()
     for params in function.signatures:
         with suppress(Wrong):
-            yield params, bind(params, args)
+            found.append((params, bind(params, args)))
+    last = function.signatures[-1]
+    return found or [(last, bind(last, args))]
 
 
 def complete(params: Sequence[PythonParam], bound: Mapping[str, Value]) -> dict[str, Value]:

@@ -35,9 +35,8 @@ from .mlx import (
     MlxFunction,
     PythonParam,
     Table,
-    alternatives,
     bind,
-    bind_any,
+    candidates,
     complete,
     effect,
     mismatch,
@@ -351,7 +350,8 @@ class Translator:
             return number
         if function.stream:
             self.stream(args.node)
-        params, bound = bind_any(function, args)
+        listed = candidates(function, args)
+        params, bound = listed[0]
         random = function.name.startswith("random.") and any(p.name == "key" for p in params)
         if random and "key" not in bound:
             raise Wrong("no_key", args.node, label=args.label)
@@ -359,16 +359,13 @@ class Translator:
             self.used.append(("keys", key.id))
         if random and bound["key"].optional:  # None draws another key in each call
             self.used.append(("impure", function.name))
-        every = complete(params, bound)
-        written = select(function, every, hole(STREAM))
-        if written is None and len(function.signatures) > 1:  # another one may accept these kinds
-            for other in alternatives(function, args):
-                others = complete(*other)
-                if written := select(function, others, hole(STREAM)):
-                    (params, bound), every = other, others
-                    break
-        if written is None:
-            raise mismatch(function, params, bound, args)
+        for params, bound in listed:
+            every = complete(params, bound)
+            written = select(function, every, hole(STREAM))
+            if written is not None:
+                break
+        else:
+            raise mismatch(function, *listed[0], args)
         if function.result == "bool":
             return Value("bool", written, args.node)
         self.used.append(("mlx", function.name))

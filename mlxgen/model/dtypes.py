@@ -31,6 +31,14 @@ def computes_integers(dtypes: Iterable[str]) -> bool:
     return not set(dtypes) <= {*CATEGORIES["inexact"]}
 
 
+# The least and the largest number of a dtype; others are like float32.
+LIMITS = {
+    **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
+    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    "float16": (-65504, 65504),
+    "float64": (-1e300, 1e300),
+}
+
 # The C++ type of an element.
 CPP_TYPES = {
     "bool_": BOOL,

@@ -140,7 +140,7 @@ KINDS: Mapping[Kind, Row] = {
         bound="const mlxgen::IntArg&",
         by_value=True,
         scalars=(INT, INT64),
-        metal=(INT, INT64),
+        metal=tuple(map(CppType, METAL_INTS)),
     ),
     Kind.BOOL: Row(
         label="bool",

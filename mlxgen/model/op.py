@@ -148,6 +148,7 @@ class Parameter(NamedTuple):
     # Fixed dtype such as int32, or the accumulator dtype; None: the op's promoted dtype.
     dtype: str | None = None
     integral: bool = False  # fixed to integers, therefore not differentiable
+    strided: bool = False  # kernels receive it with any strides
     rule: str = GROUP  # C++ name of its dtype rule: its own, or that of its group
 
     @property
@@ -317,12 +318,14 @@ class Rule:
 
 
 class Holds(enum.Enum):
-    """The content of a buffer of a Metal launch."""
+    """What a Metal launch binds."""
 
     INPUT = "input"
     OUTPUT = "output"
     BYTES = "bytes"  # a number
     VECTOR = "vector"  # of numbers
+    CONSTANT = "constant"  # the number of a function constant
+    MEMORY = "memory"  # of a threadgroup: a number of elements
 
 
 class Property(enum.Enum):
@@ -337,14 +340,14 @@ class Property(enum.Enum):
 
 
 class Binding(NamedTuple):
-    """One buffer of a Metal launch."""
+    """A buffer, a function constant or threadgroup memory of a Metal launch."""
 
     name: str  # the kernel's parameter
-    place: int  # the index of the buffer
+    place: int  # its index
     holds: Holds
     of: str  # the argument, output or constant
     part: Property = Property.ELEMENTS
-    type: str = ""  # BYTES: the number's C++ type
+    type: str = ""  # BYTES, CONSTANT: the number's C++ type; MEMORY: bytes per element, or T
 
 
 def metal_stem(include: str) -> str:
@@ -353,12 +356,12 @@ def metal_stem(include: str) -> str:
 
 
 class Template(NamedTuple):
-    """An integer template parameter of a Metal kernel: the least value not below the formula."""
+    """A template parameter of a Metal kernel: the least value not below the formula, or a type."""
 
     name: str
     text: str
-    expr: Expr
-    values: tuple[int, ...]
+    expr: Expr | None
+    values: tuple[int | str, ...]  # numbers, or a type; T: that of the kernel
 
 
 Backend = Literal["cpu", "metal"]
@@ -388,8 +391,8 @@ class Kernel(NamedTuple):
     @property
     def formulas(self) -> tuple[Expr, ...]:
         """The formulas of the launch."""
-        constants, sizes = (expr for _, expr in self.constants), (t.expr for t in self.templates)
-        return (*(rule.expr for rule in (*self.grid, *self.threadgroup)), *constants, *sizes)
+        numbers = [*(expr for _, expr in self.constants), *(t.expr for t in self.templates)]
+        return (*(rule.expr for rule in (*self.grid, *self.threadgroup)), *filter(None, numbers))
 
     @property
     def uses(self) -> frozenset[str]:
@@ -410,7 +413,10 @@ class Kernel(NamedTuple):
     def variants(self) -> dict[str, tuple[str, ...]]:
         """The instantiations of the launcher: template arguments by host name."""
         return {
-            "_".join((self.function, dtype, *values)): (metal_name(dtype), *values)
+            "_".join((self.function, dtype, *values)): (
+                metal_name(dtype),
+                *(metal_name(dtype) if value == "T" else value for value in values),
+            )
             for dtype in (self.dtypes if self.on_demand else ())
             for values in itertools.product(*(map(str, t.values) for t in self.templates))
         }
@@ -427,12 +433,26 @@ class Condition:
     whole: frozenset[str] = frozenset()  # arrays that are integers or bools if it is true
 
 
+class Initial(NamedTuple):
+    """The values of an output before a kernel runs: a number, or those of a donated array."""
+
+    output: int
+    number: Expr | None = None
+    donor: Parameter | None = None
+
+
 @dataclass(frozen=True)
 class OutputRules:
-    """The shape and dtype rules of an operator with kernels."""
+    """The rules of the shapes, dtypes and initial values of an operator with kernels."""
 
     shapes: tuple[Rule, ...] = ()  # empty for an elementwise op
     dtypes: tuple[Rule | None, ...] = ()  # None: the promoted dtype
+    initial: tuple[Initial, ...] = ()
+
+    @property
+    def donors(self) -> frozenset[str]:
+        """The donated arrays, which kernels do not receive: outputs have their values."""
+        return frozenset(each.donor.name for each in self.initial if each.donor)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 A call of Python tries them in the order of the file, twice: first with exact kinds, then with
 conversions, of which there are two: a bool can be an int, and an int or bool can be a float. This
-module says the same without Python, for formulas and for overloads that no call can reach.
+module says the same without Python, for formulas.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .kinds import KINDS, Kind
-from .signature import Arg, Signature, Type
+from .signature import Signature, Type
 
-_ACCEPTS = {kind: frozenset(row.accepts.split()) for kind, row in KINDS.items()}
+ACCEPTS = {kind: frozenset(row.accepts.split()) for kind, row in KINDS.items()}
 
 
 def accepted(type: Type, convert: bool) -> frozenset[str]:
     """Return the kinds of values that an argument accepts, exactly or with conversions."""
-    kinds = _ACCEPTS[type.kind] | ({"str"} if type.is_union else set())
+    kinds = ACCEPTS[type.kind] | ({"str"} if type.is_union else set())
     if type.length is not None:
         kinds |= {"int"}
     if convert and "int" in kinds:
@@ -56,7 +56,7 @@ def _accepts(
 ) -> bool:
     places = [a.name for a in signature.declared if not a.kw_only and not a.type.variadic]
     if any(arg.type.variadic for arg in signature.declared):
-        if not all(kinds <= _ACCEPTS[Kind.ARRAY] for kinds in positional[len(places) :]):
+        if not all(kinds <= ACCEPTS[Kind.ARRAY] for kinds in positional[len(places) :]):
             return False
         positional = positional[: len(places)]
     given = {**keywords, **dict(zip(places, positional, strict=False))}
@@ -69,36 +69,3 @@ def _accepts(
         else arg.default is not None
         for arg in fixed
     )
-
-
-def covers(first: Signature, second: Signature) -> bool:
-    """Return whether the first of two overloads accepts every call of the second one."""
-    met = {arg.name for arg in first.declared if arg.type.variadic}  # needs no argument
-    for i, arg in enumerate(second.declared):
-        other = _counterpart(first.declared, i, arg)
-        if other is None or (arg.default is not None and other.default is None):
-            return False
-        if arg.type.variadic and not other.type.variadic:
-            return False
-        if not all(_each(arg.type, way) <= _each(other.type, way) for way in (False, True)):
-            return False
-        met.add(other.name)
-    return all(arg.default is not None for arg in first.declared if arg.name not in met)
-
-
-def _each(type: Type, convert: bool) -> frozenset[str]:
-    """Return the kinds of values that an argument accepts at its position."""
-    return _ACCEPTS[Kind.ARRAY] if type.variadic else accepted(type, convert)
-
-
-def _counterpart(args: Sequence[Arg], place: int, arg: Arg) -> Arg | None:
-    """Return the argument that receives the value of another overload's argument in every call."""
-    by_name = {other.name: other for other in args if not other.pos_only}
-    star = next((i for i, other in enumerate(args) if other.type.variadic), len(args))
-    place = min(place, star)
-    here = args[place] if place < len(args) and not args[place].kw_only else None
-    if arg.pos_only:
-        return here
-    if arg.kw_only:
-        return by_name.get(arg.name)
-    return here if here is not None and by_name.get(arg.name) is here else None

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .cpp import ENTRY, FLOAT, INT, INT64, CppType
+from .cpp import ENTRY, FLOAT, INT64, CppType
 from .dtypes import DTYPES
 from .kinds import KINDS
 from .kinds import Kind as Kind  # most users of Kind also need Type
@@ -101,7 +101,7 @@ class Type:
 
     def wide(self, types: Iterable[CppType]) -> tuple[CppType, ...]:
         """Return the types of a kernel's parameter that can represent every value of this type."""
-        return tuple(type for type in types if not (self.int64 and type == INT))
+        return tuple(t for t in types if not (self.int64 and t.name in ("int", "uint")))
 
     @property
     def listed_choices(self) -> str:

@@ -51,12 +51,13 @@ _BLANKED = (
 _BLANKED_CPP = re.compile(_BLANKED, re.S)
 _BLANKED_METAL = re.compile(
     rf"{_BLANKED}|\b(?:{_SPACES})\b(?=\s+[\w:*&]|[*&]|\s*[{{;])"
-    r"|\b(?:kernel|vertex|fragment)\b(?=\s+\w+\s+\w+\s*\()"
+    r"|\b(?:kernel|vertex|fragment)\b(?=\s+\w+\s+\w+\s*[(<])"
     r"|\bcoherent\b(?:\s*\(\w+\))?(?=\s+\w)",
     re.S,
 )
 _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
+LINE = re.compile(r"^[ \t]*([A-Za-z_]\w*)\((?:[^()\n]|\([^()\n]*\))*\)[ \t]*;?[ \t]*$", re.M)
 _REQUIRES = re.compile(r"\brequires\b")
 _INLINE = re.compile(r"\b(?:inline|static|constexpr|consteval)\b")
 _MAX_FUNCTIONS = 10_000  # in a file
@@ -124,7 +125,8 @@ class File:
     Attributes:
         source: its text.
         functions: the functions at namespace scope.
-        instances: the texts of explicit instantiations, and of macro calls that may be some.
+        instances: the slices of explicit instantiations in the original text of the file.
+        aliases: the types that other names stand for.
         unread: the first unparsed place, or None.
         root: the root of the syntax tree; its byte offsets are character offsets.
     """
@@ -132,7 +134,8 @@ class File:
     source: SourceText
     root: Node
     functions: list[Function] = field(default_factory=list)
-    instances: list[tuple[str, Span]] = field(default_factory=list)
+    instances: list[tuple[int, int]] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)
     unread: Span | None = None
 
 
@@ -156,13 +159,34 @@ class Reader(Preprocessor):
         self, folders: Sequence[str], *, metal: bool = False, unread: tuple[str, ...] = ()
     ) -> None:
         super().__init__(folders, METAL if metal else CPP, unread)
-        # Returns the declarations of a file; raises ``SourceError``.
-        self.file = cache(lambda path: _Walk(self.read(path), metal).file)
+        # Returns the declarations of a preprocessed file; raises ``SourceError``.
+        self.declared = cache(lambda source: _Walk(source, metal).file)
+
+    def file(self, path: str) -> File:
+        """Return the declarations of a file; raises ``SourceError``."""
+        return self.declared(self.read(path))
 
     def unit(self, path: str) -> Unit:
         """Return the declarations of a file and its includes; raises ``SourceError``."""
-        files = [self.file(source.path) for source in self.closure(path)]
-        return Unit(files, [function for file in files for function in file.functions])
+        files = [self.declared(source) for source in self.closure(path)]
+        aliases = {name: type for file in files for name, type in file.aliases.items()}
+        functions = [function for file in files for function in file.functions]
+        return Unit(files, [_without(aliases, f) for f in functions] if aliases else functions)
+
+
+def _without(aliases: Mapping[str, str], function: Function) -> Function:
+    """Return a function with the types that the names of its parameters' types stand for."""
+
+    def meant(param: Param) -> Param:
+        base = param.base
+        for _ in range(9):  # aliases of aliases
+            name = base.rsplit("::", 1)[-1]
+            if name in function.template or (found := aliases.get(name)) is None:
+                break
+            base = found
+        return param if base is param.base else param._replace(base=base)
+
+    return function._replace(params=tuple(map(meant, function.params)))
 
 
 def find_function(functions: Iterable[Function], name: str) -> list[Function]:
@@ -210,6 +234,8 @@ class _Walk:
         self.text = source.text
         blanked = _BLANKED_METAL if metal else _BLANKED_CPP
         plain = blanked.sub(lambda m: " " * len(m[0]), self.text)
+        macros = source.macros  # without a semicolon, a call looks like a part of what follows
+        plain = LINE.sub(lambda m: m[0] if macros.get(m[1], m) else " " * len(m[0]), plain)
         # Byte offsets of the syntax tree then equal character offsets.
         self.plain = re.sub(r"[^\x00-\x7f]", "_", plain)
         root = PARSER.parse(self.plain.encode()).root_node
@@ -228,10 +254,9 @@ class _Walk:
             raise SourceError(MESSAGES("deep_source"), self.span(node))
         for child in node.named_children:
             call = _CALL.match(self.plain, child.start_byte)
-            is_macro = call and self.source.macros.get(call[1], call) is None
+            if call and self.source.macros.get(call[1], call) is None:
+                continue  # a macro
             match child.type:
-                case kind if call and (is_macro or kind == "expression_statement"):
-                    self.instance(child, self.source.bodies.get(call[1], ""))
                 case "function_definition" | "declaration":
                     for declarator in child.children_by_field_name("declarator"):
                         self.declaration(child, declarator, namespace, template)
@@ -245,14 +270,14 @@ class _Walk:
                     names = re.findall(r"\w+", re.sub(r"\binline\b.*?(\w+)\s*(::|$)", "", head))
                     self.scope(child, (*namespace, *(names[1:] or [""])), (), depth + 1)
                 case "template_instantiation":
-                    self.instance(child)
+                    instance = self.source.origin(child.start_byte, child.end_byte)
+                    self.file.instances.append(instance)
+                case "type_definition" | "alias_declaration":
+                    field = "name" if child.type == "alias_declaration" else "declarator"
+                    type = self.spelled(child.child_by_field_name("type"))
+                    self.file.aliases[self.spelled(child.child_by_field_name(field))] = type
                 case "declaration_list" | "linkage_specification" | "ERROR":
                     self.scope(child, namespace, template, depth + 1)
-
-    def instance(self, node: Node, more: str = "") -> None:
-        """Store the text of an instantiation, or of a macro call and the macro's body."""
-        text = self.text[node.start_byte : node.end_byte]
-        self.file.instances.append((f"{text} {more}", self.span(node)))
 
     def span(self, node: Node) -> Span:
         """Return the location of a node."""

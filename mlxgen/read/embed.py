@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from . import MESSAGES
 from .preprocess import SourceError, SourceText
@@ -22,20 +22,29 @@ _ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", re.M)
 _FOR_METAL = re.compile(r"[ \t]*#[ \t]*ifn?def[ \t]+__METAL_VERSION__\s*$")
 
 
-def embed_metal(path: str | os.PathLike[str], folders: Sequence[str]) -> str:
+# Returns slices of a file that are left out.
+LeftOut = Callable[[str], Iterable[tuple[int, int]]]
+
+
+def embed_metal(
+    path: str | os.PathLike[str],
+    folders: Sequence[str],
+    left_out: LeftOut = lambda path: (),
+) -> str:
     """Return the file's text with its includes inlined.
 
     Code for C++ only, according to `#ifdef __METAL_VERSION__` or `#ifndef`, is removed. Angled
     includes that are not in the folders stay, because Metal's compiler has them. Missing quoted
     includes inside an `#if` stay too, because they may never be needed. A header with
-    `#pragma once` or an include guard is inlined once. Comments mark the beginning of each file.
+    `#pragma once` or an include guard is inlined once. `#line` directives name the files.
 
     Raises:
         SourceError: an include cannot be found, or is recursive.
     """
     source = SourceText(os.fspath(path))
-    text = _Embedder(folders, source.path).text(source, os.path.basename(source.path), False)
-    return re.sub(r"\n{3,}", "\n\n", text)  # removed code leaves empty lines
+    name = os.path.basename(source.path)
+    text = _Embedder(folders, source.path, left_out).text(source, name, False)
+    return f'#line 1 "{name}"\n{text}'
 
 
 def read_header(path: str, folders: Sequence[str]) -> tuple[bool, list[str]]:
@@ -53,8 +62,9 @@ def _is_once(header: SourceText) -> bool:
 class _Embedder:
     """Inlines included files."""
 
-    def __init__(self, folders: Sequence[str], root: str) -> None:
+    def __init__(self, folders: Sequence[str], root: str, left_out: LeftOut) -> None:
         self.folders = folders
+        self.left_out = left_out
         self.done = {os.path.realpath(root)}  # headers that are inlined unconditionally
         self.open: list[str] = []  # headers that are being inlined
         self.guards: dict[str, str] = {}  # generated guards of headers inside conditions
@@ -62,13 +72,17 @@ class _Embedder:
     def text(self, source: SourceText, name: str, conditional: bool) -> str:
         """Return the text of one file, which comments refer to as ``name``."""
         guarded = bool(_GUARD.match(source.plain))
-        left_out = _cpp_only(source)
+        original = source.original
+        for start, end in self.left_out(source.path):
+            blank = re.sub(r"[^\n]", " ", original[start:end])
+            original = original[:start] + blank + original[end:]
+        cpp_only = _cpp_only(source)
         text, at, depth = "", 0, 0
         for line in source.directives():
             if line.start() < at:
                 continue
             word, rest = line.groups()
-            given, stop = "", left_out.get(line.start())
+            given, stop = "", cpp_only.get(line.start())
             if stop is None:
                 depth += word.startswith("if") - (word == "endif")
                 if word == "include":
@@ -76,9 +90,11 @@ class _Embedder:
                 if not given and (word, rest.strip()) != ("pragma", "once"):
                     continue
                 stop = line.end() + 1
-            text += source.original[at : line.start()] + given
+            elif "\n" in original[line.end() + 1 : stop]:
+                given = _line(source, stop, name)
+            text += original[at : line.start()] + (given or "\n")
             at = stop
-        return text + source.original[at:]
+        return text + original[at:]
 
     def included(
         self, source: SourceText, line: re.Match[str], name: str, conditional: bool
@@ -91,12 +107,11 @@ class _Embedder:
         if path is None:
             return ""
         comment = source.original[line.end(1) + len(line[2].rstrip()) : line.end()].strip()
-        behind = f" {comment}\n" if comment else ""
         identity = os.path.realpath(path)
         header = SourceText(path, include.span)
         once = _is_once(header)
         if identity in self.done or (once and identity in self.open):
-            return f'// "{include.name}" is above\n{behind}'
+            return f'// "{include.name}" is above {comment}'.rstrip() + "\n"
         if identity in self.open:
             raise SourceError(MESSAGES("includes_itself", name=include.name), include.span)
         guard = self.guards.get(identity)
@@ -105,12 +120,18 @@ class _Embedder:
         elif once:
             self.done.add(identity)
         self.open.append(identity)
-        body = self.text(header, include.name, conditional).strip("\n")
+        body = self.text(header, include.name, conditional).rstrip("\n")
         self.open.pop()
+        body = f'#line 1 "{include.name}"\n{body}'
         if guard:
             body = f"#ifndef {guard}\n#define {guard}\n{body}\n#endif"
-        begins = f'// ---- "{include.name}", included by {name}:{include.span.line}'
-        return f"{begins}\n{body}\n// ---- {name} again\n{behind}"
+        after = f"{_line(source, line.start(), name)}{comment}\n" if comment else ""
+        return f"{body}\n{after or _line(source, line.end() + 1, name)}"
+
+
+def _line(source: SourceText, at: int, name: str) -> str:
+    """Return a directive with the line of an offset of the original."""
+    return f'#line {source.place(at, at).line} "{name}"\n'
 
 
 def _cpp_only(source: SourceText) -> dict[int, int]:

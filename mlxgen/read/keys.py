@@ -59,23 +59,26 @@ class Model(BaseModel):
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
+Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class TemplateEntry(Model):
-    """An integer template parameter of a [[kernel]]: its formula and its values."""
+    """A template parameter of a [[kernel]]: its formula and values, or its dtype."""
 
-    of: Formula = key("Lower bound of the parameter: a formula of shapes and attributes.", ...)
-    values: Annotated[list[Whole], Field(min_length=1)] = key("Possible values, ascending.", ...)
+    of: Formula | None = key("Lower bound of an int, or a bool: a formula.")
+    values: list[Whole] = key("Possible values of an int, ascending.", [])
+    dtype: str | None = key("The dtype of a type.")
 
 
 class KernelEntry(Model):
     """A kernel with its launch geometry."""
 
     kernel: str = key("Name of the hand-written function or [[kernel]].", ...)
+    dtypes: Names | None = key("Dtypes or categories that it computes; all of the entry if absent.")
     grid: Extents | None = key("Threads along x, y, z (Metal).")
     threadgroup: Extents | None = key("Threads of a threadgroup along x, y, z.")
-    constants: dict[str, Formula] = key("Integers passed by parameter name.", {})
-    template: dict[str, TemplateEntry] = key("Integer template parameters by name (Metal).", {})
+    constants: dict[str, Formula] = key("Integers by the name of a parameter.", {})
+    template: dict[str, TemplateEntry] = key("Template parameters by name (Metal).", {})
     zero: list[str] = key("Outputs filled with zeros before the launch.", [])
 
 
@@ -114,7 +117,6 @@ class ArraySample(Model):
 SampleScalar = bool | int | float | str
 SampleValue = ArraySample | SampleScalar | list[ArraySample | SampleScalar | list[int] | None]
 Sample = dict[str, SampleValue | None]
-Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class OpEntry(Model):
@@ -149,6 +151,11 @@ class OpEntry(Model):
     dtype: Formula | dict[str, Formula] | None = key(
         "Output dtype, or one per output; the promoted dtype if absent. Describes a composite."
     )
+    init: dict[str, Formula] = key("Number that fills an output before its kernel runs.", {})
+    donate: dict[str, Text] = key(
+        "Array whose values and memory an output takes over; a copy if the memory is in use.", {}
+    )
+    strided: list[str] = key("Arrays that kernels receive with any strides, without a copy.", [])
     dtypes: (
         Names | dict[str, Names] | Annotated[list[dict[str, Names]], Field(min_length=1)] | None
     ) = key("Dtypes or categories allowed, for all arrays, per argument, or per group of them.")

@@ -1,9 +1,11 @@
 """Preprocesses hand-written C++ and Metal for tree-sitter: conditionals, includes, simple macros.
 
 This is the part of a C preprocessor that declarations need. It selects the branches of a file's
-conditionals. It expands macros without parameters (`#define REAL float`) and mlxgen's own
-(`MLXGEN_OUT(T)`), which occur in declarations of kernels; other macros are left to the compiler.
-Includes are not inlined: each file is parsed once, by itself.
+conditionals. It expands macros without parameters (`#define REAL float`), those of address spaces
+(`#define PTR(T) device T*`) and mlxgen's own (`MLXGEN_OUT(T)`), which occur in declarations of
+kernels. Macros that instantiate Metal kernels are removed, because launchers do it; other macros
+are left to the compiler. Includes are not inlined: each file is parsed by itself, once for each
+meaning of the macros that it has from the including file.
 
 An expansion has the location of the macro's call; all other text keeps its location.
 """
@@ -20,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import tree_sitter_cpp
@@ -56,7 +59,10 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _NAMESPACE = re.compile(r"\bnamespace\s+([\w:\s]+)\{")
 _BRACKET = re.compile(rf"{LITERAL}|[()\[\]{{}}]")
 _WORD_OR_LITERAL = re.compile(rf"{LITERAL}|\b[A-Za-z_]\w*")
-_GIVEN = re.compile(r"\s*\(([^()]*)\)")  # arguments of a macro
+_GIVEN = re.compile(r"\s*\(((?:[^()]|\([^()]*\))*)\)")  # arguments of a macro
+_IN_SPACE = re.compile(r"[^#;{}]*\b(?:device|constant|threadgroup|thread)\b[^#;{}]*")
+_INSTANTIATES = re.compile(r"\btemplate\s*\[\[\s*host_name\b")
+_REMOVED = " "  # the body of a macro whose calls are removed
 # C's operators, except && and ||, and their values.
 _BINARY: Mapping[str, Callable[[int, int], int]] = {
     **{"|": operator.or_, "^": operator.xor, "&": operator.and_, "==": operator.eq},
@@ -120,9 +126,13 @@ class Macros(dict[str, Macro | None]):
     def define(self, name: str, listed: str | None, body: str) -> None:
         """Add a macro; macros in its body are expanded now, so that expansion needs one pass."""
         parameters = None if listed is None else tuple(map(str.strip, listed.split(",")))
+        used = filter(None, map(self.get, _WORD.findall(body)))
+        if _INSTANTIATES.search(body) or any(macro.body == _REMOVED for macro in used):
+            self[name] = Macro(parameters, _REMOVED)
+            return
         body = body if len(body) > MAX_BODY else self.expand(body)
-        known = (listed is None or name.startswith("MLXGEN_")) and len(body) <= MAX_BODY
-        self[name] = Macro(parameters, body) if known else None
+        known = listed is None or name.startswith("MLXGEN_") or _IN_SPACE.fullmatch(body)
+        self[name] = Macro(parameters, body) if known and len(body) <= MAX_BODY else None
 
     def expand(self, text: str) -> str:
         """Return the text with its macros expanded."""
@@ -225,8 +235,10 @@ class SourceText:
         plain: its text with comments replaced by spaces.
         text: the preprocessed text.
         macros: the macros that are defined at its end.
-        bodies: the text of each macro, expanded or not.
-        includes: paths of the direct includes, by name; None for system headers and skipped ones.
+        given: the macros of the including file.
+        used: the words in it and in its includes.
+        removed: slices of the original that are removed macros.
+        includes: the direct includes, by name; None for system headers and skipped ones.
         namespaces: names of the namespaces in it and in its includes.
     """
 
@@ -243,8 +255,10 @@ class SourceText:
         # Spaces replace comments and raw strings, so that locations do not change.
         self.plain = _NO_CODE.sub(lambda m: m[2] or " " * len(m[0]), self.original)
         self.macros = Macros()
-        self.bodies: dict[str, str] = {}
-        self.includes: dict[str, str | None] = {}
+        self.given: Mapping[str, Macro] = {}
+        self.used = set(_WORD.findall(self.plain))
+        self.removed: list[tuple[int, int]] = []
+        self.includes: dict[str, SourceText | None] = {}
         self.namespaces: set[str] = set()
         self._pieces: list[str] = []  # the parts of the text
         self._length = 0
@@ -270,6 +284,8 @@ class SourceText:
         """Append a part of the plain text with its macros expanded."""
         for piece, place in self.macros.pieces(self.plain, start, stop):
             self._left -= 0 if place[2] else 20 + len(piece)
+            if piece == _REMOVED and not place[2]:
+                self.removed.append(place[:2])
             if self._left < 0:
                 said = MESSAGES("long_expansion", most=MAX_EXPANSION >> 20)
                 raise SourceError(said, self.place(*place[:2]))
@@ -278,9 +294,18 @@ class SourceText:
             self._pieces.append(piece)
             self._length += len(piece)
 
+    def origin(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the slice of the original of a part of the preprocessed text."""
+        return self._origin(start)[0], self._origin(stop - 1)[1]
+
     def span(self, start: int, stop: int) -> Span:
         """Return the location of a part of the preprocessed text."""
-        return self.place(self._origin(start)[0], self._origin(stop - 1)[1])
+        return self.place(*self.origin(start, stop))
+
+    def suits(self, given: Mapping[str, Macro]) -> bool:
+        """Return whether it has the same meaning with these macros of the including file."""
+        names = self.used.intersection({*given, *self.given})
+        return all(given.get(name) == self.given.get(name) for name in names)
 
     def _origin(self, offset: int) -> tuple[int, int]:
         i = bisect_right(self._starts, offset) - 1
@@ -317,7 +342,7 @@ class SourceText:
 
 
 class Preprocessor:
-    """Preprocesses files, each once.
+    """Preprocesses files, each once for the same macros of the including file.
 
     Args:
         folders: search path of includes, after the folder of the file.
@@ -336,26 +361,34 @@ class Preprocessor:
         self.unread = unread
         self.unsaved: Texts = {}
         self._defines = {name: Macro(None, body) for name, body in defines.items()}
-        self.texts: dict[str, SourceText] = {}
+        self.texts: dict[str, list[SourceText]] = {}
         self._depth = 0
 
-    def read(self, path: str, at: Span | None = None) -> SourceText:
-        """Return a preprocessed file; raises ``SourceError``."""
-        if path not in self.texts:
-            if at and self._depth > MAX_DEPTH:
-                raise SourceError(MESSAGES("deep_includes", most=MAX_DEPTH), at)
-            source = SourceText(path, at, self.unsaved)
-            source.macros.update(self._defines)
-            self.texts[path] = source  # first, because its includes may include it again
-            self._depth += 1
-            try:
-                self._run(source)
-            except SourceError:
-                del self.texts[path]
-                raise
-            finally:
-                self._depth -= 1
-        return self.texts[path]
+    def read(
+        self, path: str, at: Span | None = None, given: Mapping[str, Macro] = MappingProxyType({})
+    ) -> SourceText:
+        """Return a preprocessed file; raises ``SourceError``.
+
+        ``given``: the macros of the including file.
+        """
+        known = self.texts.setdefault(path, [])
+        if source := next((source for source in known if source.suits(given)), None):
+            return source
+        if at and self._depth > MAX_DEPTH:
+            raise SourceError(MESSAGES("deep_includes", most=MAX_DEPTH), at)
+        source = SourceText(path, at, self.unsaved)
+        source.given = given
+        source.macros.update({**given, **self._defines})
+        known.append(source)  # first, because its includes may include it again
+        self._depth += 1
+        try:
+            self._run(source)
+        except SourceError:
+            known.remove(source)
+            raise
+        finally:
+            self._depth -= 1
+        return source
 
     def _run(self, source: SourceText) -> None:
         at = 0
@@ -387,18 +420,20 @@ class Preprocessor:
     def _directive(self, source: SourceText, line: re.Match[str]) -> None:
         word, rest = line.groups()
         if word == "define" and (found := _DEFINITION.match(rest)):
-            source.bodies[found[1]] = found[3]
             source.macros.define(found[1], found[2], found[3].strip())
         elif word == "undef":
             source.macros.pop(rest.strip(), None)
         elif word == "include" and (include := source.include(line)):
             skipped = self.unread and include.name.startswith(self.unread)
             path = None if skipped else include.find(self.folders)
-            source.includes[include.name] = path
+            source.includes[include.name] = None
             if path is not None:
-                included = self.read(path, include.span)
+                # Empty macros are guards of headers, which are parsed once in any case.
+                given = {name: m for name, m in source.macros.items() if m and m.body}
+                included = self.read(path, include.span, given)
+                source.includes[include.name] = included
                 source.macros |= included.macros
-                source.bodies |= included.bodies
+                source.used |= included.used
                 source.namespaces |= included.namespaces
 
     def _holds(self, word: str, rest: str, macros: Macros) -> bool:
@@ -418,8 +453,7 @@ class Preprocessor:
         """Return a file and all its direct and indirect includes, optionally of libraries too."""
         found = [self.read(path)]
         for source in found:  # grows in the loop
-            for name, other in source.includes.items():
-                if other and (libraries or not name.startswith(LIBRARIES)):
-                    included = self.read(other)
+            for name, included in source.includes.items():
+                if included and (libraries or not name.startswith(LIBRARIES)):
                     found += [included] * (included not in found)
         return found

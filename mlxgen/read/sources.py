@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -154,7 +154,15 @@ class Sources:
     def _metal_text(self, include: str, shared: bool) -> str:
         """Return a .metal file, or (`shared`) a header in csrc, with its includes inlined."""
         folder = self.settings.csrc if shared else self.settings.metal
-        return embed_metal(near(folder / include), self.metal.reader.folders)
+        reader, path = self.metal.reader, near(folder / include)
+        reader.unit(path)
+
+        def instantiations(path: str) -> Iterator[tuple[int, int]]:
+            """Yield the slices of a file that instantiate kernels, which launchers do."""
+            for file in map(reader.declared, reader.texts.get(path, ())):
+                yield from (*file.source.removed, *file.instances)
+
+        return embed_metal(path, reader.folders, instantiations)
 
     def in_csrc(self, headers: Iterable[str]) -> dict[str, set[str] | None]:
         """Return those of the headers that are in csrc, each with all of csrc that it includes.

@@ -334,6 +334,16 @@ class View(Op):
         return ["to"] if len(self.op.outputs) == 1 else [f"to_{o.name}" for o in self.op.outputs]
 
     @property
+    def passed(self) -> list[Parameter]:
+        """The arguments that kernels receive: all but donated arrays."""
+        return [p for p in self.params if p.name not in self.op.output_rules.donors]
+
+    @property
+    def initial_names(self) -> set[str]:
+        """The names in formulas of initial values."""
+        return self.holes(each.number for each in self.op.output_rules.initial)
+
+    @property
     def results(self) -> list[tuple[str, CppType]]:
         """The outputs of a kernel over views, with their element types."""
         assert self.cpu is not None
@@ -435,10 +445,11 @@ class View(Op):
         return f"{cpp}, {others[0]}" if p.present else cpp
 
     @property
-    def unzeroed(self) -> list[int]:
-        """The outputs of a hand-written kernel that are not zero-filled."""
+    def uninitialized(self) -> list[int]:
+        """The outputs of a hand-written kernel without initial values."""
         assert self.metal is not None
-        return [i for i in range(len(self.op.outputs)) if i not in self.metal.zero]
+        filled = {*self.metal.zero, *(each.output for each in self.op.output_rules.initial)}
+        return [i for i in range(len(self.op.outputs)) if i not in filled]
 
     # C++ of names in formulas
     @cached_property
@@ -490,7 +501,8 @@ class View(Op):
         """Return the sizes that the op function reads from an array after the check of its axes."""
         exprs = [c.expr for c in self.op.checks if c is not check]
         exprs += [rule.expr for rule in self.op.output_rules.dtypes if rule]
-        exprs += [t.expr for kernel in self.op.forward.kernels for t in kernel.templates]
+        templates = [t for kernel in self.op.forward.kernels for t in kernel.templates]
+        exprs += [t.expr for t in templates if t.expr]
         if self.op.forward.expr and not (self.op.has_primitive or self.op.derivatives.own):
             exprs.append(self.op.forward.expr)
         names = self.holes(exprs)

@@ -509,8 +509,9 @@ class Subject:
         # An argument with a dtype of its own is cast for a kernel, but not for a composite.
         own = frozenset() if self.has_kernels else {"float16", "bfloat16", "float32", "float64"}
         rules = [d for d in self.op["dtypes"].values() if len(d) > 1 or d[0] in own]
-        if "cpu" in self.op["kernels"]:
-            rules.append(self.op["kernels"]["cpu"]["dtypes"])
+        kernels = self.op["kernels"]
+        alone = [] if self.op["composite"] else ["metal"]  # Metal has no float64
+        rules += [kernels[name]["dtypes"] for name in ["cpu", *alone] if name in kernels][:1]
         # Next to floating arguments, a group of integers stays as it is.
         floating = [rule for rule in rules if "float32" in rule]
         return all(name in rule for rule in floating or rules)

@@ -38,6 +38,7 @@ def test_the_generator_needs_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     text = Path(project.YAML).read_text()
     ops, _ = looked_at(text, None)
     monkeypatch.setattr("mlxgen.plugins.rules.check", lambda *_: None)
+    monkeypatch.setattr("mlxgen.plugins.rules.check_names", lambda *_: None)
     assert looked_at(text, None)[0] == ops != []
 
 

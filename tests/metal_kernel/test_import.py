@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from emulated import Keeping, built, converted, same
 
 from mlxgen.__main__ import cli
 from mlxgen.metal import RecordError, emulate, record
@@ -196,19 +198,35 @@ def test_template(imported: Importing) -> None:
 
 
 def test_forms_are_entries(imported: Importing) -> None:
-    """Bools of templates, ranks, and kinds of inputs: calls of one form are one entry."""
+    """Bools of templates, and kinds of inputs: calls of one form are one entry."""
     calls = [
         call(array(2), 1.0, template={"FLAG": True}),
         call(array(3), 1.0, template={"FLAG": False}),
-        call(array(4, 4), 1.0, template={"FLAG": False}),
         call(array(4), 1, template={"FLAG": False}),
+        call(array(), 1, template={"FLAG": False}),
     ]
     found = imported(*calls, source=COPY + "bool f = FLAG;")
     found.check()
     assert [*found.metal] == ["copy", "copy_2", "copy_3", "copy_4"]
     assert "constexpr bool FLAG = false" in found.metal["copy_2"]
-    assert found.entries[3]["signature"].startswith("copy_4(x: array, y: int = 1)")
+    assert found.entries[2]["signature"].startswith("copy_3(x: array, y: int = 1)")
     assert found.result.output == "4 entries for 1 of 1 kernels\n"
+
+
+def test_ranks(imported: Importing) -> None:
+    """Ranks that differ in the same way are leading axes, and others are entries of their own."""
+    shapes = ((3,), (2, 5), (4, 2, 7))
+    calls = [
+        call(array(*s), array(s[-1]), outputs=[array(*s), array(*s[:-1], 2)], grid=(n, 1, 1))
+        for s, n in zip(shapes, (3, 10, 56), strict=True)
+    ]
+    found = imported(*calls, output_names=["a", "b"], source="a[0] = x[0] + y[0]; b[0] = 0;")
+    found.check()
+    assert found.entry["axes"] == {"x, a": "... B", "y": "B", "b": "... 2"}
+    assert found.entry["dispatch"]["metal"]["grid"] == ["x.size"]
+    other = imported(call(array(3, 2), array(4)), call(array(3), array(4, 5)), name="other")
+    other.check()
+    assert [entry["axes"]["x, out"] for entry in other.entries[1:]] == ["3 2", "3"]
 
 
 def test_dtypes_that_vary_alone_are_entries(imported: Importing) -> None:
@@ -266,10 +284,31 @@ def test_outputs(imported: Importing) -> None:
     options = {"source": source, "output_names": ["a", "b"], "atomic_outputs": True}
     found = imported(*calls, **options)
     found.check()
-    assert found.entry["dispatch"]["metal"]["zero"] == ["a", "b"]
+    assert found.entry["init"] == {"a, b": 0}
     assert found.entry["axes"] == {"x": "B", "a": "B 2", "b": "()"}
     assert found.entry["dtype"] == {"a": I32, "b": F32}
     assert "device atomic<int32_t>* a [[buffer(1)]]" in found.metal["copy"]
+
+
+@pytest.mark.parametrize("value", [True, 3, -2, 0.1, 1e-30, float("-inf"), float("nan")])
+def test_numbers_as_inputs(imported: Importing, value: float) -> None:
+    found = imported(call(array(9), value))
+    found.check()
+    kind = type(value).__name__
+    default = f" = {value}" if np.isfinite(value) else ""
+    assert f"y: {kind}{default})" in found.entry["signature"]
+    assert f"const constant {kind}& y [[" in found.metal["copy"]
+    np.testing.assert_equal(found.entry["samples"][0]["y"], value)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "init"),
+    [(0, F32, 0), (-2, I32, -2), (0.5, F16, 0.5), (2.5, I32, 2), (float("-inf"), F32, "-inf")],
+)
+def test_initial_values(imported: Importing, value: float, dtype: str, init: Any) -> None:
+    found = imported(call(array(9, dtype=dtype), init_value=value))
+    found.check()
+    assert found.entry["init"] == {"out": init}
 
 
 def test_integers(imported: Importing) -> None:
@@ -292,7 +331,8 @@ def test_gradient_is_left_to_write(imported: Importing) -> None:
     [
         (call(1.0, outputs=[array(8)]), "no array as an input"),
         (call(array(8, dtype="complex64")), "no complex64"),
-        (call(array(8), init_value=3), "initial value 3.0"),
+        (call(array(8, dtype="uint8"), init_value=-1), "initial value -1.0"),
+        (call(array(8, dtype=I32), init_value=float("inf")), "initial value inf"),
         (call(array(8), 2**40), "y has more than 32 bits"),
     ],
 )
@@ -343,7 +383,15 @@ def test_programs_that_fail(
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"kernel": {}, "calls": 3}', "\xff"])
+OTHER = Record.model_construct(
+    kernel=Kernel(name="k", input_names=("x", "y"), output_names=("out",), source=COPY),
+    calls=(call(array(8)),),
+).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[1]", '{"kernel": {}, "calls": 3}', "\xff", OTHER], ids=range(6)
+)
 def test_damaged_record(imported: Importing, tmp_path: Path, content: str) -> None:
     path = tmp_path / "record.json"
     path.write_bytes(content.encode("latin-1"))
@@ -357,6 +405,17 @@ def test_no_records(imported: Importing, tmp_path: Path) -> None:
     found = imported.again()  # type: ignore[attr-defined]
     assert "has no recorded call of a kernel" in found.result.output
     assert not [*tmp_path.iterdir()]
+
+
+def test_several_sources(imported: Importing, tmp_path: Path) -> None:
+    """Calls of a kernel in several sources become one entry."""
+    kernel = Kernel(name="copy", input_names=("x",), output_names=("out",), source=COPY)
+    for n in (5, 9):
+        (tmp_path / str(n)).mkdir()
+        records.add(tmp_path / str(n), kernel, [call(array(n), grid=(n, 1, 1))])
+    found = imported.again(tmp_path / "5", tmp_path / "9")  # type: ignore[attr-defined]
+    found.check()
+    assert found.entry["axes"] == {"x, out": "B"}
 
 
 def test_files_of_others(imported: Importing, tmp_path: Path) -> None:
@@ -402,6 +461,7 @@ def test_record(tmp_path: Path) -> None:
     with emulate(record=tmp_path / "ops"):
         assert mx.array_equal(run(ones), ones)
         run(ones)
+        run(-3 * ones)
         run(mx.ones(4), template=[("T", mx.float16), ("N", 3), ("B", True)], init_value=-mx.inf)
         mx.custom_function(run)(mx.zeros(2))
         mx.eval(mx.compile(run)(mx.ones(5, dtype=mx.int32)))
@@ -411,7 +471,7 @@ def test_record(tmp_path: Path) -> None:
         name="copy", input_names=("x",), output_names=("out",), source=COPY
     )
     first, second, _, fourth = found.calls
-    assert first.inputs == (records.Array(shape=(2, 3), dtype=I32, low=1, high=1),)
+    assert first.inputs == (array(2, 3, dtype=I32, low=-3, high=1),)
     assert first.outputs == (array(2, 3, dtype=I32),)
     assert (first.grid, first.threadgroup, first.init_value) == ((6, 1, 1), (8, 1, 1), None)
     assert [type(a).__name__ for a in second.template] == ["TypeName", "Constant", "Constant"]
@@ -470,3 +530,65 @@ def test_record_in_place_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(OSError), emulate(record=path):
         pass
     assert mx.fast.metal_kernel is before
+
+
+# ------------------------------------------------------------------------------- numbers
+
+
+def launch(
+    name: str, source: str, inputs: dict[str, Any], shape: Sequence[int], **more: Any
+) -> mx.array:
+    """Call a kernel with a thread for each element of its output."""
+    made = mx.fast.metal_kernel(name, [*inputs], ["out"], source, more.pop("header", ""))
+    given = {"grid": (int(np.prod(shape)), 1, 1), "threadgroup": (32, 1, 1), **more}
+    dtype = next(x.dtype for x in inputs.values() if isinstance(x, mx.array))
+    shapes = {"output_shapes": [shape], "output_dtypes": [dtype]}
+    outputs: list[mx.array] = made(inputs=[*inputs.values()], **shapes, **given)
+    return outputs[0]
+
+
+SCALE = """
+    uint i = thread_position_in_grid.x;
+    uint row = i / x_shape[1];
+    out[i] = T(twice(float(x[i])) * w + eps * lambda[row] + (SQUARED ? x[i] * x[i] : T(0)));
+"""
+COUNT = """
+    uint i = thread_position_in_grid.x;
+    threadgroup float kept[K];
+    if (thread_position_in_threadgroup.x < K) kept[thread_position_in_threadgroup.x] = x[i % K];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    atomic_fetch_add_explicit(&out[i % out_size], kept[i % K], memory_order_relaxed);
+"""
+
+
+@pytest.mark.extended
+def test_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators compute the same numbers as the kernels that they were imported from."""
+    with emulate(), Keeping(tmp_path / "calls") as recording:
+        forms = ((3, mx.float32, True), (5, mx.float16, True), (4, mx.float16, False))
+        for n, dtype, squared in forms:
+            x = mx.random.normal((n, 40)).astype(dtype)
+            inputs = {"x": x, "w": mx.array(0.5), "eps": 0.25, "lambda": mx.random.normal((n,))}
+            template = [("T", dtype), ("SQUARED", squared)]
+            header = "inline float twice(float x) { return 2 * x; }"
+            launch("scale", SCALE, inputs, x.shape, template=template, header=header)
+        for n, k in ((64, 2), (96, 4), (32, 3)):
+            inputs = {"x": mx.arange(n).astype(mx.float32), "out_size": k}
+            kernel = mx.fast.metal_kernel("count", [*inputs], ["out"], COUNT, atomic_outputs=True)
+            kernel(
+                inputs=[*inputs.values()],
+                template=[("K", k)],
+                grid=(n, 1, 1),
+                threadgroup=(32, 1, 1),
+                output_shapes=[(k,)],
+                output_dtypes=[mx.float32],
+                init_value=0,
+            )
+        mx.eval([kept.outputs for kept in recording.kept])
+    output = str(tmp_path / "ops.yaml")
+    given = ["import", "metal_kernel", str(tmp_path / "calls"), "-o", output]
+    assert CliRunner().invoke(cli, given).output == "3 entries for 2 of 2 kernels\n"
+    entries = converted(tmp_path / "calls")
+    module = built(Path(output), monkeypatch, {entry.name for entry, _ in entries.values()})
+    for kept in recording.kept:
+        assert not same(module, kept, *entries[kept.kernel, kept.call])

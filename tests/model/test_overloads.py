@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlxgen.model.overloads import accepted, chosen, covers
+from mlxgen.model.overloads import accepted, chosen
 from mlxgen.model.signature import Kind, Signature, Type
+from mlxgen.plugins.rules.overloads import covers
 from mlxgen.read.signature import parse_signature
 
 

@@ -87,11 +87,24 @@ def test_a_kernel(tmp_path: Path) -> None:
     ],
 )
 def test_instantiations(tmp_path: Path, text: str) -> None:
-    file = scan(tmp_path, KERNEL + text)
-    assert len(kernels(file)) == 1
-    ((found, span),) = file.files[0].instances
-    assert "segment_sum" in found
-    assert span.line == KERNEL.count("\n") + 1 + text.count("\n")
+    """Launchers instantiate kernels: the instantiations of a file are left out."""
+    write(tmp_path, KERNEL, "impl.h")
+    for head in (KERNEL, '#include "impl.h"\n'):
+        end = "\ntemplate <typename T> [[kernel]] void other() {}"
+        file = scan(tmp_path, f"{head}{text}{end}")
+        assert [kernel.name for kernel in kernels(file)][-2:] in (
+            ["segment_sum", "other"],
+            ["other", "segment_sum"],
+        )
+        ((start, stop),) = [*file.files[0].source.removed, *file.files[0].instances]
+        assert file.files[0].source.original[start:stop] == text.rsplit("\n", 1)[-1]
+        embedded = embed_metal(
+            tmp_path / "kernels.metal",
+            [str(tmp_path), str(mlx_include())],
+            lambda path, slice=(start, stop): [slice] * path.endswith(".metal"),
+        )
+        assert "float, 8" not in embedded.replace(text.rsplit("\n", 1)[0], "")
+        assert embedded.endswith(end)
 
 
 def test_both_spellings_of_a_kernel(tmp_path: Path) -> None:
@@ -163,19 +176,21 @@ def test_embedded_source_says_where_its_pieces_come_from(tmp_path: Path) -> None
     )
     assert (
         embed_metal(path, [str(tmp_path)])
-        == """#include <metal_stdlib>
-// ---- "lib/a.h", included by kernels.metal:2
+        == """#line 1 "kernels.metal"
+#include <metal_stdlib>
+#line 1 "lib/a.h"
+
 #include <metal_math>
 int a;
-// ---- kernels.metal again
- // first
-// ---- "lib/b.h", included by kernels.metal:3
+#line 2 "kernels.metal"
+// first
+#line 1 "lib/b.h"
 #ifndef B
 #define B
 // "a.h" is above
 int b;
 #endif
-// ---- kernels.metal again
+#line 4 "kernels.metal"
 // "lib/a.h" is above
 // #include "none.h"
 int c;
@@ -213,7 +228,8 @@ def test_what_is_for_cpp_only_is_left_out(tmp_path: Path) -> None:
     )
     text = embed_metal(path, [str(tmp_path)])
     assert text == (
-        "int a;\nint metal;\n#if FAST\nint b;\n#endif\nint c;\n"
+        '#line 1 "kernels.metal"\nint a;\n\nint metal;\n#line 10 "kernels.metal"\n'
+        '#line 13 "kernels.metal"\n#if FAST\nint b;\n#endif\n\n#line 20 "kernels.metal"\nint c;\n'
         "#ifdef __METAL_VERSION__\nint d;\n#elif FAST\nint e;\n#endif\n"
     )
 

@@ -85,7 +85,8 @@ def members(cls: type) -> dict[str, Any]:
         found[name] = Returns(type_) if getter is value and callable(value) else type_
     if issubclass(cls, enum.Enum):
         found |= {"name": str, "value": Any}
-    assigned = re.findall(r"self\.(\w+)\b(?=[^=\n]* = )", inspect.getsource(cls))
+    sources = (inspect.getsource(base) for base in cls.__mro__ if base.__module__[:6] == "mlxgen")
+    assigned = re.findall(r"self\.(\w+)\b(?=[^=\n]* = )", "".join(sources))
     found |= dict.fromkeys(assigned, Any)
     return found | typing.get_type_hints(cls)
 

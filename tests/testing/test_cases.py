@@ -386,6 +386,16 @@ def test_dtypes_of_an_operator(package, form, dtypes, expected):
     assert [name for name in FLOATS if s.has_dtype(name)] == expected
 
 
+@pytest.mark.parametrize(("composite", "is_known"), [(None, False), ("x", True)])
+def test_float64_of_a_kernel_for_metal(package, composite, is_known):
+    """Without a composite, nothing computes float64."""
+    about = {"kernels": {"metal": {"dtypes": ["float32"]}}, "composite": composite}
+    known = op("whole", X, form="kernels", dtypes={"x": ["float32"]}, **about)
+    s = cases.Subject(package, known, cases.case(package.whole), 0)
+    assert s.has_dtype("float32")
+    assert s.has_dtype("float64") == is_known
+
+
 @pytest.mark.parametrize(
     ("kernel", "wrong"),
     [

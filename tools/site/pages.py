@@ -18,6 +18,7 @@ CONTENTS = {
         "docs/reduction",
         "docs/outputs",
         "docs/metal-kernel",
+        "docs/ports",
         "docs/test-metal",
         "docs/run-metal",
         "docs/gradcheck",

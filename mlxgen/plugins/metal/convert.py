@@ -1,9 +1,10 @@
 """Converts recorded kernels of `mx.fast.metal_kernel` to entries and Metal files.
 
-An entry describes calls of one form: inputs of the same kinds and ranks, and template arguments
-that are bools. Recorded calls of several forms become several entries. Numbers that differ between
-calls become formulas of sizes (formulas.py), or else arguments. Dtypes that differ become T. All
-others are constants, and the axes of the entry then allow only the recorded sizes.
+An entry describes calls of one form: inputs of the same kinds, and template arguments that are
+bools. Recorded calls of several forms become several entries. Numbers that differ between calls
+become formulas of sizes (formulas.py), or else arguments. Dtypes that differ become T, and ranks
+that differ leading axes. All others are constants, and the axes of the entry then allow only the
+recorded sizes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...formula.values import INT_MAX
-from ...model.dtypes import METAL_TYPES
+from ...model.dtypes import INTEGER, LIMITS, METAL_TYPES
 from ...model.names import free
 from ...read.names import better, clash, cpp_names, meanings
 from ..common.entries import Inline
@@ -24,6 +25,7 @@ from .formulas import Formula, Numbers, Sizes
 from .records import Array, Call, Constant, Kernel, Number, Record, TypeName
 from .signature import ATTRIBUTES, MOST_CONSTANT, Declared, named_type
 
+Shape = tuple[int, ...]
 _SAMPLES = 2
 _RESERVED = ("accumulator", "max_threads")  # in entries with kernels
 _AXES = [*"BTHDKLMNPQRUVWXYZ", *(f"{letter}{i}" for letter in "AB" for i in range(1, 50))]
@@ -78,7 +80,7 @@ def convert(record: Record, names: Names) -> Iterator[Entry | Unfit]:
         try:
             yield _Converter(record.kernel, calls).entry(names)
         except Unfit:
-            for alike in _grouped(calls, lambda call: (_form(call, zeros), _dtypes(call))):
+            for alike in _grouped(calls, lambda call: (_form(call, zeros), _details(call))):
                 try:
                     yield _Converter(record.kernel, alike).entry(names)
                 except Unfit as reason:
@@ -94,21 +96,23 @@ def _grouped(calls: Iterable[Call], key: Callable[[Call], object]) -> list[list[
 
 def _form(call: Call, zeros: set[str]) -> object:
     """Return the form of a call: what all calls of an entry have in common."""
-    inputs = [len(i.shape) if isinstance(i, Array) else type(i.value).__name__ for i in call.inputs]
+    inputs = [
+        str(bool(i.shape)) if isinstance(i, Array) else type(i.value).__name__ for i in call.inputs
+    ]
     template = [
         (a.name, a.value)
         if isinstance(a, Constant) and (isinstance(a.value, bool) or a.name in zeros)
         else (a.name, type(a).__name__)
         for a in call.template
     ]
-    ranks = [len(output.shape) for output in call.outputs]
-    return (*inputs, *template, *ranks, call.init_value)
+    return (*inputs, *template, call.init_value)
 
 
-def _dtypes(call: Call) -> object:
+def _details(call: Call) -> object:
+    """Return what calls of a form have in common if the form cannot be an entry."""
     arrays = [*(i for i in call.inputs if isinstance(i, Array)), *call.outputs]
     types = [a.dtype for a in call.template if isinstance(a, TypeName)]
-    return (*(a.dtype for a in arrays), *types)
+    return (*((a.dtype, len(a.shape)) for a in arrays), *types)
 
 
 class _Converter:
@@ -177,8 +181,6 @@ class _Converter:
         ]
         if not self.arrays:
             raise Unfit("it has no array as an input, which an operator with a kernel needs")
-        if first.init_value:
-            raise Unfit(f"its outputs have the initial value {first.init_value}")
         self._set_types()
         axes = self._axes()
         template = self._template()
@@ -191,8 +193,6 @@ class _Converter:
         launch: dict[str, Any] = {"kernel": function, "grid": grid, "threadgroup": threadgroup}
         if template:
             launch["template"] = template
-        if first.init_value == 0:
-            launch["zero"] = self.outputs
         keys: dict[str, Any] = {
             "signature": self._signature(name),
             "dispatch": {"metal": launch},
@@ -203,6 +203,8 @@ class _Converter:
             of = next((f"{self.inputs[i]}.dtype" for i in self.types if self._is_element(i)), "")
             named = zip(self.outputs, self.of_output, strict=True)
             keys["dtype"] = _merged({output: dtype or of for output, dtype in named})
+        if first.init_value is not None:
+            keys["init"] = _merged(dict(zip(self.outputs, self._initial(), strict=True)))
         if self.checks:
             keys["checks"] = self.checks
         if any("float" in array.dtype for arrays in self.arrays.values() for array in arrays):
@@ -255,9 +257,10 @@ class _Converter:
                 named[self.inputs[i]] = whole
         letters = (name for name in _AXES if name not in self.taken)
         found = {}
+        leading = self._leading()
         for i, arrays in self.arrays.items():
-            axes = []
-            for numbers in zip(*(array.shape for array in arrays), strict=True):
+            axes, shapes = _after(leading, [array.shape for array in arrays])
+            for numbers in zip(*shapes, strict=True):
                 formula = self.sizes.formula(numbers, axis=True)
                 if formula is None:
                     formula = Formula(next(letters), numbers)
@@ -269,6 +272,18 @@ class _Converter:
             if len(set(size)) > 1 and size not in named.values():
                 self.sizes.more[f"{self.inputs[i]}.size"] = size
         return found
+
+    def _leading(self) -> list[Shape]:
+        """Return the leading axes of each call, without which the ranks of calls are equal."""
+        found: list[Shape] = []
+        for arrays in self.arrays.values():
+            least = min(len(array.shape) for array in arrays)
+            leading = [array.shape[: len(array.shape) - least] for array in arrays]
+            if any(leading) and found not in ([], leading):
+                raise Unfit("the ranks of its inputs vary in different ways")
+            found = leading if any(leading) else found
+        self.leading = found or [()] * len(self.calls)
+        return self.leading
 
     def _find(self, role: str, numbers: Numbers, *, axis: bool = False) -> Formula:
         """Return a formula, or a further argument."""
@@ -301,13 +316,26 @@ class _Converter:
     def _output_axes(self) -> dict[str, str]:
         found = {}
         for i, name in enumerate(self.outputs):
-            shapes = [call.outputs[i].shape for call in self.calls]
-            axes = [
+            given = [call.outputs[i].shape for call in self.calls]
+            axes, shapes = _after(self.leading, given)
+            axes += [
                 self._find(f"{name}_size", numbers, axis=True).text
                 for numbers in zip(*shapes, strict=True)
             ]
             found[name] = " ".join(axes) or "()"
         return found
+
+    def _initial(self) -> Iterator[int | float | str]:
+        """Yield the initial value of each output, which MLX converts to its dtype."""
+        value = self.first.init_value or 0
+        whole = math.trunc(value) if math.isfinite(value) else None
+        for i in range(len(self.outputs)):
+            integers = {call.outputs[i].dtype for call in self.calls} & {*INTEGER}
+            for low, high in map(LIMITS.__getitem__, integers):
+                if whole is None or not low <= whole <= high:
+                    names = ", ".join(sorted(integers))
+                    raise Unfit(f"the initial value {value} of its outputs is not valid {names}")
+            yield str(value) if whole is None else whole if integers or whole == value else value
 
     def _extents(self, key: str, given: Sequence[tuple[int, int, int]]) -> list[int | str]:
         found = [
@@ -347,7 +375,7 @@ class _Converter:
                     sample[name] = Inline(shape=[*value.shape])
                     if value.low is not None:
                         sample[name].update(low=value.low, high=value.high)
-                elif math.isfinite(value.value):
+                else:
                     sample[name] = value.value
             sample |= {name: numbers[position] for name, numbers in self.asked.items()}
             if sample not in found:
@@ -431,6 +459,17 @@ class _Converter:
             "}",
         ]
         return "\n".join(lines) + "\n"
+
+
+def _after(leading: Sequence[Shape], shapes: Sequence[Shape]) -> tuple[list[str], list[Shape]]:
+    """Return the axes `...` if the ranks differ, and the shapes without them."""
+    if len({*map(len, shapes)}) == 1:
+        return [], [*shapes]
+    pairs = list(zip(leading, shapes, strict=True))
+    after = [shape[len(first) :] for first, shape in pairs]
+    if any(shape[: len(first)] != first for first, shape in pairs) or len({*map(len, after)}) > 1:
+        raise Unfit("the ranks of its arrays vary in different ways")
+    return ["..."], after
 
 
 def _code(text: str) -> str:

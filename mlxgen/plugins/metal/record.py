@@ -26,7 +26,7 @@ class Recording(ContextDecorator):
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self.calls: dict[Kernel, dict[Call, None]] = {}
+        self.calls: dict[Kernel, dict[Call, Call]] = {}  # by the calls without elements
         self.active = False
 
     def _recreate_cm(self) -> Recording:
@@ -44,8 +44,12 @@ class Recording(ContextDecorator):
     def __exit__(self, *error: object) -> None:
         self.active = False
         mx.fast.metal_kernel, mx.custom_function = self._saved  # type: ignore[misc]
+        self.write()
+
+    def write(self) -> None:
+        """Add the calls so far to the files."""
         for kernel, calls in self.calls.items():
-            records.add(self.folder, kernel, calls)
+            records.add(self.folder, kernel, calls.values())
         self.calls.clear()
 
     def _metal_kernel(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,10 +83,14 @@ class Recording(ContextDecorator):
         def call(*arguments: Any, **given: Any) -> Any:
             outputs = function(*arguments, **given)  # raises if an argument is wrong
             if self.active:
-                self.calls.setdefault(kernel, {})[_call(given)] = None
+                self.note(kernel, given, outputs)
             return outputs
 
         return call
+
+    def note(self, kernel: Kernel, given: dict[str, Any], outputs: Sequence[mx.array]) -> Call:
+        """Add a call with its arguments and outputs; return its record without elements."""
+        return records.join(self.calls.setdefault(kernel, {}), _call(given))
 
 
 def _custom_function(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """The data format of recorded calls of `mx.fast.metal_kernel`: a JSON file per kernel in a folder.
 
-A kernel is what `mx.fast.metal_kernel` gets; a call is what its function gets. Equal calls are
-recorded once. Further runs add their calls to the files.
+A kernel is what `mx.fast.metal_kernel` gets; a call is what its function gets. Calls that differ
+only in the elements of arrays are recorded once. Further runs add their calls to the files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 MOST_CALLS = 500  # of a kernel; a growing cache makes a new one in each step
 
@@ -39,6 +39,17 @@ class Array(_Data):
     dtype: str
     low: int | None = None
     high: int | None = None
+
+    @property
+    def plain(self) -> Array:
+        """The array without its smallest and largest elements."""
+        return Array(shape=self.shape, dtype=self.dtype)
+
+    def joined(self, other: Array) -> Array:
+        """Return the array with the smallest and largest elements of both, as far as known."""
+        low = min((n for n in (self.low, other.low) if n is not None), default=None)
+        high = max((n for n in (self.high, other.high) if n is not None), default=None)
+        return Array(shape=self.shape, dtype=self.dtype, low=low, high=high)
 
 
 class Number(_Data):
@@ -82,6 +93,20 @@ class Call(_Data):
     init_value: float | None = None
     with_gradient: bool = False
 
+    @property
+    def plain(self) -> Call:
+        """The call without elements of its inputs."""
+        inputs = tuple(i.plain if isinstance(i, Array) else i for i in self.inputs)
+        return self.model_copy(update={"inputs": inputs})
+
+    def joined(self, other: Call) -> Call:
+        """Return the call with the elements of another one that is equal without them."""
+        inputs = tuple(
+            a.joined(b) if isinstance(a, Array) and isinstance(b, Array) else a
+            for a, b in zip(self.inputs, other.inputs, strict=True)
+        )
+        return self.model_copy(update={"inputs": inputs})
+
 
 class Kernel(_Data):
     """The arguments of `mx.fast.metal_kernel`."""
@@ -107,6 +132,13 @@ class Record(_Data):
     kernel: Kernel
     calls: tuple[Call, ...]
 
+    @model_validator(mode="after")
+    def _fits(self) -> Record:
+        names = self.kernel.input_names, self.kernel.output_names
+        if any((len(c.inputs), len(c.outputs)) != tuple(map(len, names)) for c in self.calls):
+            raise ValueError("a call has other inputs or outputs than the kernel")
+        return self
+
 
 def read(path: Path) -> Record:
     """Return the record in a file.
@@ -126,6 +158,14 @@ def read(path: Path) -> Record:
         ) from None
 
 
+def join(known: dict[Call, Call], call: Call) -> Call:
+    """Add a call to known ones by their plain calls, and return its plain call."""
+    plain = call.plain
+    if plain in known or len(known) < MOST_CALLS:
+        known[plain] = known[plain].joined(call) if plain in known else call
+    return plain
+
+
 def add(folder: Path, kernel: Kernel, calls: Iterable[Call]) -> None:
     """Add calls to the file of a kernel, which is written whole or not at all.
 
@@ -134,10 +174,10 @@ def add(folder: Path, kernel: Kernel, calls: Iterable[Call]) -> None:
         OSError: If it cannot be written.
     """
     path = folder / kernel.file
-    before = read(path).calls if path.exists() else ()
-    every = tuple(dict.fromkeys([*before, *calls]))[:MOST_CALLS]
+    known: dict[Call, Call] = {}
+    for call in (*(read(path).calls if path.exists() else ()), *calls):
+        join(known, call)
     made = path.with_name(f".{path.name}.{os.getpid()}")
-    made.write_text(
-        Record(kernel=kernel, calls=every).model_dump_json(indent=1, exclude_defaults=True), "utf-8"
-    )
+    record = Record(kernel=kernel, calls=tuple(known.values()))
+    made.write_text(record.model_dump_json(indent=1, exclude_defaults=True), "utf-8")
     made.replace(path)

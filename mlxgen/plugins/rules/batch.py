@@ -130,7 +130,8 @@ def _formulas(
         }
         for key in ("grid", "threadgroup"):
             texts |= {(key, i): text for i, text in enumerate(getattr(launch, key) or ())}
-        texts |= {("template", n, "of"): given.of for n, given in launch.template.items()}
+        sizes = {n: given.of for n, given in launch.template.items() if given.of}
+        texts |= {("template", n, "of"): of for n, of in sizes.items()}
         for path, text in texts.items():
             name = str(path[1]) if path[0] == "constants" else ""
             yield ("dispatch", "metal", *path), name, context.expanded(text)

@@ -1,6 +1,6 @@
-"""Checks that the dtypes of an array can represent its default, a number.
+"""Checks that the dtypes of an array can represent its default or initial value, a number.
 
-The number is weakly typed: it takes the dtype of the arrays next to it if its kind allows that
+The default is weakly typed: it takes the dtype of the arrays next to it if its kind allows that
 (``ArrayArg::get`` of runtime/include/mlxgen/python.h). Composites without ``dtypes`` accept all.
 """
 
@@ -11,17 +11,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...check.context import SIGNATURES, Context, Path
-from ...model.dtypes import ACCUMULATOR, FLOATING, INTEGER
+from ...check.dispatch import dtype_of
+from ...model.dtypes import ACCUMULATOR, FLOATING, INTEGER, LIMITS
 from ...model.kinds import Kind
+from ...model.numbers import evaluated
 from ...model.op import DtypeRule, Form, Op
 from . import MESSAGES
 
-LIMITS = {
-    **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
-    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
-    "float16": (-65504, 65504),
-    "float64": (-1e300, 1e300),
-}
 SINGLE = (-3.4e38, 3.4e38)  # all other dtypes
 # Significant bits, and the smallest number that is rounded to infinity; others are like float32.
 _PRECISION = {
@@ -44,6 +40,25 @@ def check_defaults(context: Context, op: Op) -> None:
                 kind, better = dtype.rstrip("_"), _nearest(number, dtype)
                 about: Any = {"name": p.name, "number": number, "dtype": kind, "better": better}
                 context.error("default_of_dtype", path, at=at, table=MESSAGES, **about)
+
+
+def check_initial(context: Context, op: Op) -> None:
+    """Report constants under `init` that an integer dtype of the output cannot represent."""
+    group, keys = op.arguments.group, context.keys("init")
+    for output, number, _ in op.output_rules.initial:
+        if number is None or number.names:
+            continue
+        name = op.outputs[output].name
+        text = context.raw.init[keys[name]]
+        value = evaluated(context.expanded(text), {"inf": math.inf, "nan": math.nan}, None)
+        dtype = dtype_of(op.arguments, op.output_rules.dtypes[output])
+        for one in group.dtypes if group and dtype == "T" else (dtype,):
+            low, high = LIMITS[one] if one in INTEGER else (0, 1)
+            whole = value is not None and low <= value <= high and value == int(value)
+            if one in (*INTEGER, "bool_") and value is not None and not whole:
+                about: Any = {"name": name, "number": text, "dtype": one.rstrip("_")}
+                context.error("fill_of_dtype", ("init", keys[name]), table=MESSAGES, **about)
+                break
 
 
 def _misfit(number: float, rule: DtypeRule) -> str | None:

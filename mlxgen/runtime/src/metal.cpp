@@ -142,7 +142,7 @@ MTL::ComputePipelineState* Library::pipeline(
     const Stream& s,
     const std::string& kernel,
     [[maybe_unused]] const std::string& instantiation,
-    const std::vector<bool>& constants) const {
+    const std::vector<Constant>& constants) const {
   auto& device = mx::metal::device(s.device);
 #ifdef MLXGEN_EMULATE_METAL // compiles all kernels together; compares sources
   auto library = device.get_library(name_, source_);
@@ -158,13 +158,11 @@ MTL::ComputePipelineState* Library::pipeline(
       [&] { return text_ + instantiation; });
 #endif
   // MLX caches kernels by name, too; the name therefore includes the constants.
-  static const bool values[] = {false, true};
   mx::metal::MTLFCList set;
   auto specialized = kernel;
-  for (size_t i = 0; i < constants.size(); ++i) {
-    set.emplace_back(
-        &values[constants[i]], MTL::DataTypeBool, first_constant + i);
-    specialized += constants[i] ? "_1" : "_0";
+  for (const auto& one : constants) {
+    set.emplace_back(one.value.data(), one.type, one.index);
+    specialized += "_" + one.text;
   }
   return device.get_kernel(kernel, library, specialized, set);
 }
@@ -198,12 +196,12 @@ std::string instantiated(
 std::pair<std::string, std::string> instance_of(
     const std::string& function,
     Dtype dtype,
-    const std::vector<int64_t>& values) {
+    const std::vector<std::string>& values) {
   auto name = function + "_" + name_of(dtype);
   auto arguments = type_name(dtype);
-  for (auto value : values) {
-    name += "_" + std::to_string(value);
-    arguments += ", " + std::to_string(value);
+  for (const auto& value : values) {
+    name += "_" + value;
+    arguments += ", " + (value == "T" ? type_name(dtype) : value);
   }
   return {name, instantiated(name, function, arguments)};
 }
@@ -212,12 +210,12 @@ std::pair<std::string, std::string> instance_of(
 [[maybe_unused]] std::string instances_of(
     const std::string& function,
     const std::vector<Dtype>& dtypes,
-    const std::vector<std::vector<int64_t>>& values) {
-  std::vector<std::vector<int64_t>> all{{}};
+    const std::vector<std::vector<std::string>>& values) {
+  std::vector<std::vector<std::string>> all{{}};
   for (const auto& some : values) {
-    std::vector<std::vector<int64_t>> longer;
+    std::vector<std::vector<std::string>> longer;
     for (const auto& one : all) {
-      for (auto value : some) {
+      for (const auto& value : some) {
         longer.push_back(one);
         longer.back().push_back(value);
       }
@@ -252,7 +250,7 @@ Template::Template(
     const char* source,
     std::string function,
     const std::vector<Dtype>& dtypes,
-    const std::vector<std::vector<int64_t>>& values)
+    const std::vector<std::vector<std::string>>& values)
     : function_(std::move(function)),
       library_(std::move(name), [source, function = function_, dtypes, values] {
         std::string text = source;
@@ -266,9 +264,62 @@ Template::Template(
 MTL::ComputePipelineState* Template::pipeline(
     const Stream& s,
     Dtype dtype,
-    const std::vector<int64_t>& values) const {
+    const std::vector<std::string>& values,
+    const std::vector<Constant>& constants) const {
   auto [name, instance] = instance_of(function_, dtype, values);
-  return library_.pipeline(s, name, instance);
+  return library_.pipeline(s, name, instance, constants);
+}
+
+void copy(const Stream& s, const array& from, array& to) {
+  // Not built before the first use: few packages need it.
+  static const Template kernels(
+      "mlxgen.copy",
+      R"metal(
+#include <metal_stdlib>
+using namespace metal;
+
+template <typename T>
+[[kernel]] void mlxgen_copy(
+    device const T* from [[buffer(0)]],
+    device T* to [[buffer(1)]],
+    constant size_t& count [[buffer(2)]],
+    uint2 thread_index [[thread_position_in_grid]],
+    uint2 thread_grid [[threads_per_grid]]) {
+  size_t i = thread_index.x + size_t(thread_grid.x) * thread_index.y;
+  if (i < count) {
+    to[i] = from[i];
+  }
+}
+)metal",
+      "mlxgen_copy",
+      {mx::bool_,
+       mx::uint8,
+       mx::uint16,
+       mx::uint32,
+       mx::uint64,
+       mx::int8,
+       mx::int16,
+       mx::int32,
+       mx::int64,
+       mx::float16,
+       mx::bfloat16,
+       mx::float32},
+      {});
+  to.set_data(mlxgen::allocate(to));
+  auto size = to.size();
+  if (size == 0) {
+    return;
+  }
+  auto kernel = kernels.pipeline(s, from.dtype(), {});
+  auto& encoder = encoder_of(s);
+  encoder.set_compute_pipeline_state(kernel);
+  encoder.set_input_array(from, 0);
+  encoder.set_output_array(to, 1);
+  encoder.set_bytes(size, 2);
+  auto width = std::min(size, row);
+  auto group = std::min<size_t>(width, kernel->maxTotalThreadsPerThreadgroup());
+  encoder.dispatch_threads(
+      MTL::Size(width, (size + width - 1) / width, 1), MTL::Size(group, 1, 1));
 }
 
 ///////////////////////////////////////////////////////////////////////////////
@@ -597,9 +648,11 @@ void Elementwise::run(
   }
   auto variant = dense ? dense_variant(dtype, size)
                        : strided_variant(axes->shape.size(), large);
-  std::vector<bool> scalars(inputs.size());
-  std::transform(
-      inputs.begin(), inputs.end(), scalars.begin(), is_repeated_scalar);
+  std::vector<Constant> scalars;
+  for (const auto& in : inputs) {
+    int place = first_constant + int(scalars.size());
+    scalars.push_back(constant(is_repeated_scalar(in), place));
+  }
   auto name = kernel_name(name_, variant, dtype);
   auto kernel =
       library_.pipeline(s, name, instantiated(name_, variant, dtype), scalars);

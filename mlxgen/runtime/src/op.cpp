@@ -2,6 +2,7 @@
 // describes the functions.
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -12,6 +13,7 @@
 #include <typeinfo>
 
 #include "mlx/backend/common/utils.h"
+#include "mlx/dtype_utils.h"
 #include "mlxgen/cpu.h"
 #include "mlxgen/formula.h"
 #include "mlxgen/memory.h"
@@ -642,6 +644,61 @@ bool allocate_elementwise(const Arrays& inputs, Arrays& outputs) {
     }
   }
   return dense;
+}
+
+void donate(const Stream& s, const array& in, array& out, Copy copy) {
+  if (in.flags().row_contiguous && mx::is_donatable(in, out)) {
+    out.copy_shared_buffer(in);
+  } else {
+    copy(s, in, out);
+  }
+}
+
+void require_donated(
+    const char* op,
+    const char* output,
+    const Shape& shape,
+    const char* input,
+    const Shape& donated) {
+  if (shape != donated) {
+    throw std::invalid_argument(
+        "[" + std::string(op) + "] " + output + " has shape " + show(shape) +
+        ", but takes over the values of " + input + ", which has shape " +
+        show(donated) + ".");
+  }
+}
+
+namespace {
+
+/** The nearest number of a type. */
+template <typename T>
+T nearest(double value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value != 0;
+  } else if constexpr (std::is_integral_v<T>) {
+    constexpr auto least = std::numeric_limits<T>::min();
+    constexpr auto most = std::numeric_limits<T>::max();
+    if (std::isnan(value)) {
+      return 0;
+    }
+    return value <= double(least) ? least
+        : value >= double(most)   ? most
+                                  : static_cast<T>(value);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return value;
+  } else {
+    return static_cast<T>(static_cast<float>(value));
+  }
+}
+
+} // namespace
+
+void fill(array& out, double value) {
+  out.set_data(allocate(out));
+  mx::dispatch_all_types(out.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    std::fill_n(out.data<T>(), out.size(), nearest<T>(value));
+  });
 }
 
 void no_vmap(const char* op) {

@@ -5,7 +5,8 @@
 
 The steps, each in a module of its own: `archive` reads the file into the types of `program`,
 `functional` replaces operators that change arrays, `rewrites` uses fused operators, `packing`
-converts quantized weights, `operands` converts operands, and `model` looks up all operators and makes an mlx.nn.Module.
+those of quantized weights, `operands` converts operands, and `model` looks up all operators and
+makes an mlx.nn.Module.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from .functional import make_functional
 from .model import ExportedModel
 from .operands import prepare
 from .operators import Find, Function, chosen_operators, find
-from .program import ExportError
 from .packing import pack
+from .program import ExportError
 from .rewrites import PACKED, chosen_rules, rewrite
 
 __all__ = ["ExportError", "ExportedModel", "from_exported"]
@@ -58,5 +59,5 @@ def from_exported(
     done = rewrite(archive.program, rules, own)
     if PACKED in rules and (packed := pack(archive, own)):
         done[PACKED] = packed
-    prepare(graph)
+    prepare(graph, archive.program.file)
     return ExportedModel(archive, done, find, own)

@@ -87,7 +87,7 @@ def attention(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = (query * scale) @ mx.swapaxes(key, -1, -2)
     if is_causal:
-        attn_mask = mx.tri(*scores.shape[-2:]).astype(mx.bool_)
+        attn_mask = mx.tri(scores.shape[-2], scores.shape[-1]).astype(mx.bool_)
     if attn_mask is not None and attn_mask.dtype == mx.bool_:
         # A query without keys has the result 0.
         scores = mx.where(attn_mask, scores, -math.inf)

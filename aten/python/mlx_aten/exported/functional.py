@@ -14,7 +14,6 @@ from dataclasses import replace
 from itertools import count
 
 from .program import (
-    AGAIN,
     ExportError,
     Graph,
     Input,
@@ -25,7 +24,7 @@ from .program import (
     Tensor,
     Value,
     names_of,
-    refs_of,
+    reads,
     replace_refs,
     without_unused,
 )
@@ -117,15 +116,8 @@ class _Functional:
 
     def run(self, nodes: list[Node]) -> None:
         for node in nodes:
-            try:
+            with reads(self.program.file, node):
                 self.add(node)
-            except ExportError:
-                raise
-            except Exception as error:
-                raise ExportError(
-                    f"{self.program.file}: {node.target} in node '{node.name}' has other arguments "
-                    f"or results than torch writes ({type(error).__name__}: {error}); {AGAIN}"
-                ) from error
 
     def add(self, node: Node) -> None:
         kind, _, overload = node.target.rpartition(".")

@@ -6,7 +6,6 @@ for the sum.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -15,13 +14,9 @@ from typing import Any
 import mlx.core as mx
 
 from . import fused
+from .convolutions import _aten
 
 Function = Callable[..., Any]
-
-
-def _aten(name: str) -> Function:
-    function: Function = getattr(importlib.import_module("mlx_aten"), name)
-    return function
 
 
 # Normalization in training, with new running statistics.
@@ -128,53 +123,7 @@ def weight_norm(v: mx.array, g: mx.array, dim: int = 0) -> tuple[mx.array, mx.ar
     return v * (g / norm), norm
 
 
-# Convolutions and pooling of one axis.
-
-
-def _padded_conv(name: str, count: int) -> Function:
-    """Return a convolution whose padding is 'same' or 'valid'."""
-
-    def conv(
-        input: mx.array,
-        weight: mx.array,
-        bias: mx.array | None = None,
-        stride: Sequence[int] = (1,),
-        padding: str = "valid",
-        dilation: Sequence[int] = (1,),
-        groups: int = 1,
-    ) -> Any:
-        stride, dilation = (list(n) * (count // len(n)) for n in (stride, dilation))
-        if padding == "same":
-            spans = [d * (n - 1) for d, n in zip(dilation, weight.shape[2:], strict=True)]
-            widths = [(span // 2, span - span // 2) for span in spans]
-            input = mx.pad(input, [(0, 0)] * (input.ndim - count) + widths)
-        return _aten(name)(input, weight, bias, stride, [0] * count, dilation, groups)
-
-    return conv
-
-
-def _grouped(name: str, place: int) -> Function:
-    """Return a convolution that convolves groups over three axes one by one, which MLX cannot.
-
-    Args:
-        place: the position of `groups` among the arguments.
-    """
-
-    def conv(input: mx.array, weight: mx.array, bias: mx.array | None = None, *rest: Any) -> Any:
-        groups = rest[place - 3] if len(rest) > place - 3 else 1
-        if groups <= 1 or weight.ndim < 5:
-            return _aten(name)(input, weight, bias, *rest)
-        channels = input.ndim - 4
-        if input.shape[channels] % groups or weight.shape[0] % groups:
-            raise ValueError(f"{groups} groups do not divide the channels")
-        biases = [None] * groups if bias is None else mx.split(bias, groups)
-        once = [*rest[: place - 3], 1, *rest[place - 2 :]]
-        parts = zip(
-            mx.split(input, groups, axis=channels), mx.split(weight, groups), biases, strict=True
-        )
-        return mx.concatenate([_aten(name)(*part, *once) for part in parts], axis=channels)
-
-    return conv
+# Pooling of one axis.
 
 
 def _pool_1d(name: str, *lists: str) -> Function:
@@ -626,10 +575,6 @@ FUNCTIONS: dict[str, Function] = {
     "mlx.instance_norm": instance_norm_training,
     "aten._weight_norm.default": lambda v, g, dim=0: weight_norm(v, g, dim)[0],
     "aten._weight_norm_interface.default": weight_norm,
-    **{f"aten.conv{n}d.padding": _padded_conv(f"conv{n}d", n) for n in (1, 2, 3)},
-    "aten.conv3d.default": _grouped("conv3d", 6),
-    "aten.conv_transpose3d.input": _grouped("conv_transpose3d", 6),
-    "aten.convolution.default": _grouped("convolution", 8),
     "aten.max_pool1d.default": lambda *args, **kwargs: _max_pool1d_with_indices(*args, **kwargs)[0],
     "aten.max_pool1d_with_indices.default": _max_pool1d_with_indices,
     "aten.avg_pool1d.default": _pool_1d("avg_pool2d", *_WINDOW, "ceil_mode", "count_include_pad"),

@@ -16,9 +16,9 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_unflatten
 
 from .archive import Archive
+from .convolutions import faster
 from .operands import LISTS
 from .operators import (
     DROPPED,
@@ -31,7 +31,18 @@ from .operators import (
     advice,
     lookup,
 )
-from .program import ExportError, Graph, Input, Leaf, Node, Program, Ref, refs_of, replace_refs
+from .program import (
+    ExportError,
+    Graph,
+    Input,
+    Leaf,
+    Node,
+    Output,
+    Program,
+    Ref,
+    refs_of,
+    replace_refs,
+)
 from .tree import TreeSpec
 
 Tree = dict[str, Any]
@@ -168,13 +179,13 @@ class ExportedModel(Part):
         values |= _bind(program, args, kwargs)
         outputs = own.run(values)
         result = program.outputs.build(outputs[i] for i in signature.results)
-        changes = []
+        changes = {}
         for position, path in signature.changed.items():
             value, keys = outputs[position], _keys(path)
             if not isinstance(value, mx.array) or value.shape != _get(self, keys).shape:
                 raise ExportError(f"{program.file}: '{path}' changes to what is not its shape")
-            changes.append((".".join(keys), value))
-        return result, tree_unflatten(changes) if changes else {}
+            changes[keys] = value
+        return result, _nested(self, changes) if changes else {}
 
 
 @dataclass
@@ -240,6 +251,21 @@ def _fill(part: Part, entries: Entries) -> None:
             part.add_buffer(key, inside[()][0])
         else:
             part[key] = inside[()][0]
+
+
+def _nested(part: Any, entries: dict[tuple[str, ...], mx.array]) -> Any:
+    """Return arrays as a tree of dictionaries and lists like those of a part of the model."""
+    if () in entries:
+        return entries[()]
+    groups: dict[str, dict[tuple[str, ...], mx.array]] = {}
+    for (first, *rest), array in entries.items():
+        groups.setdefault(first, {})[tuple(rest)] = array
+    if isinstance(part, list):
+        inside = [groups.get(str(i), {}) for i in range(max(map(int, groups)) + 1)]
+        return [
+            _nested(item, group) if group else {} for item, group in zip(part, inside, strict=False)
+        ]
+    return {key: _nested(part[key], group) for key, group in groups.items()}
 
 
 def _groups(entries: Entries) -> dict[str, Entries]:
@@ -405,7 +431,11 @@ def _runner(
     """
     missing: dict[str, list[Node]] = {}
     steps = []
-    dtypes = {name: tensor.dtype for name, tensor in graph.tensors.items()}
+    dtypes = {
+        name: (tensor.dtype, mx.issubdtype(tensor.dtype, mx.inexact))
+        for name, tensor in graph.tensors.items()
+        if tensor.dtype is not None
+    }
     for node in graph.nodes:
         function = lookup(node.target)
         if function is not None:
@@ -422,7 +452,7 @@ def _runner(
         elif function is None:
             missing.setdefault(node.target, []).append(node)
         else:
-            steps.append(_step(node, function, dtypes, file))
+            steps.append(_step(node, faster(function, node, graph.tensors), dtypes, file))
     if missing:
         raise ExportError(_missing_message(missing, file))
     last: list[list[str]] = [[] for _ in steps]  # the values that no later step reads
@@ -489,14 +519,16 @@ def _depends_on_values(node: Node, graph: Graph) -> bool:
     if node.target.rpartition(".")[0] not in LISTS:
         return False
     indices = [graph.tensors.get(name) for name in refs_of(node.get("indices"))]
-    if not any(index is not None and index.dtype == mx.bool_ for index in indices):
+    # uint8 is a mask, too.
+    masks = (mx.bool_, mx.uint8)
+    if not any(index and index.dtype is not None and index.dtype in masks for index in indices):
         return False
     return "index_put" not in node.target or len(indices) > 1
 
 
 Values = dict[str, Any]
 Step = Callable[[Values], None]
-Dtypes = Mapping[str, mx.Dtype | None]
+Dtypes = Mapping[str, tuple[mx.Dtype, bool]]  # and whether these are floating or complex numbers
 
 
 def _arguments(inputs: Iterable[Input]) -> Callable[[Values], tuple[list[Any], dict[str, Any]]]:
@@ -531,12 +563,12 @@ def _arguments(inputs: Iterable[Input]) -> Callable[[Values], tuple[list[Any], d
 
 
 def _step(node: Node, function: Function, dtypes: Dtypes, file: str) -> Step:
-    arguments = _arguments(node.inputs)
+    arguments, store = _arguments(node.inputs), _storing(node.output, dtypes)
 
     def step(values: Values) -> None:
         try:
             positional, named = arguments(values)
-            _store(values, node.output, function(*positional, **named), dtypes)
+            store(values, function(*positional, **named))
         except Exception as error:
             raise _failure(node, error, file) from error
 
@@ -552,12 +584,10 @@ def _failure(node: Node, error: Exception, file: str) -> ExportError:
     return ExportError(f"{file}: {text}, {at}")
 
 
-def _write_step(
-    node: Node, view: Function, write: Function, dtypes: Dtypes, file: str
-) -> Step:
+def _write_step(node: Node, view: Function, write: Function, dtypes: Dtypes, file: str) -> Step:
     source, elements, kind, position, *others = node.inputs
     arguments = _arguments(others)
-    direct = WRITES.get(kind.value)
+    direct, store = WRITES.get(kind.value), _storing(node.output, dtypes)
 
     def step(values: Values) -> None:
         array, new, at = (
@@ -569,33 +599,49 @@ def _write_step(
                 result = direct(array, new, *positional, **named)
             else:
                 result = write(array, new, at, lambda x: view(x, *positional, **named))
-            _store(values, node.output, result, dtypes)
+            store(values, result)
         except Exception as error:
             raise _failure(node, error, file) from error
 
     return step
 
 
+def _storing(output: Output, dtypes: Dtypes) -> Callable[[Values, Any], None]:
+    """Return a function that stores results of an operator, with the dtypes of torch."""
+    if output is None:
+        return lambda values, result: None
+    if isinstance(output, str):
+        name, Array = output, mx.array
+        dtype, inexact = dtypes.get(output, (None, True))
+
+        def store(values: Values, result: Any) -> None:
+            if isinstance(result, Array):
+                found = result.dtype
+                if dtype is None:
+                    if not mx.issubdtype(found, mx.inexact):
+                        result = mx.stop_gradient(result)
+                else:
+                    if found != dtype and (dtype != mx.float64 or _has_float64()):
+                        result = result.astype(dtype)
+                    if not inexact:
+                        # Integers have no gradients in torch; in MLX, those of scatters raise.
+                        result = mx.stop_gradient(result)
+            values[name] = result
+
+        return store
+    inner = [_storing(item, dtypes) for item in output]
+
+    def store_all(values: Values, result: Any) -> None:
+        if not isinstance(result, list | tuple) or len(result) < len(inner):
+            raise ValueError(f"the operator does not return {len(inner)} results")
+        for store, item in zip(inner, result, strict=False):
+            store(values, item)
+
+    return store_all
+
+
 def _has_float64() -> bool:
     return mx.default_device().type == mx.cpu
-
-
-def _store(values: Values, output: Any, result: Any, dtypes: Dtypes) -> None:
-    """Store the results of an operator, with the dtypes that they have in torch."""
-    if isinstance(output, str):
-        if isinstance(result, mx.array):
-            dtype = dtypes.get(output) or result.dtype
-            if result.dtype != dtype and (dtype != mx.float64 or _has_float64()):
-                result = result.astype(dtype)
-            if not mx.issubdtype(dtype, mx.inexact):
-                # Integers have no gradients in torch; in MLX, those of scatters raise.
-                result = mx.stop_gradient(result)
-        values[output] = result
-    elif output is not None:
-        if not isinstance(result, list | tuple) or len(result) < len(output):
-            raise ValueError(f"the operator does not return {len(output)} results")
-        for name, item in zip(output, result, strict=False):
-            _store(values, name, item, dtypes)
 
 
 def _where(node: Node) -> str:
@@ -618,8 +664,9 @@ def _missing_message(missing: dict[str, list[Node]], file: str) -> str:
         lines.append(f"  {target}, {times} in node '{nodes[0].name}'{_where(nodes[0])}")
         if hint := advice(target):
             lines.append(f"    {hint}")
-    lines.append(
-        "exported.run_decompositions() in torch replaces many operators by simpler ones. Or give a "
-        f"function over MLX's arrays: from_exported(.., operators={{'{_base(min(missing))}': f}})"
-    )
+    lines += [
+        "exported.run_decompositions() in torch replaces many operators by simpler ones.",
+        "Or give a function over MLX's arrays: "
+        f"from_exported(.., operators={{'{_base(min(missing))}': f}})",
+    ]
     return "\n".join(lines)

@@ -7,13 +7,12 @@ is not in an array is an error, where MLX reads other memory; here it becomes th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
 import mlx.core as mx
 
-from .program import Graph, Input, Node, Ref, Tensor, Value
+from .program import Graph, Input, Node, Ref, Tensor, Value, reads
 
 # Elementwise operators of several arrays, whose dtypes torch promotes.
 PROMOTED = {
@@ -34,6 +33,7 @@ PROMOTED = {
 # These compute in float32 with a 16-bit array and a 0-d float32 array, as MLX does.
 ARITHMETIC = {f"aten.{n}" for n in ("add", "sub", "rsub", "mul", "div", "true_divide")}
 COMPARISONS = {f"aten.{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+CLAMPS = {f"aten.{n}" for n in ("clamp", "clip", "clamp_min", "clamp_max")}
 KINDS = (mx.bool_, mx.integer, mx.floating, mx.complexfloating)  # in the order of promotion
 
 # Indices into an axis: the names of the array, of the axis (or its number; None: all elements), and
@@ -65,64 +65,116 @@ INDICES: dict[str, tuple[str, str | int | None, str]] = {
 # Operators with a list of indices, one for each axis.
 LISTS = {f"aten.{name}" for name in ("index", "_unsafe_index", "index_put", "_unsafe_index_put")}
 LOW = (mx.float16, mx.bfloat16)
-INTEGERS = (mx.int32, mx.int64)  # the dtypes of indices in torch
+# Operators that keep the values of their argument, and do not change which axis they are for.
+KEPT = {
+    *("aten.unsqueeze.default", "aten.view.default", "aten.reshape.default", "aten.alias.default"),
+    *("aten.expand.default", "aten.to.dtype", "aten.to.device", "aten.slice.Tensor"),
+}
+COUNTED = {"aten.arange.default", "aten.arange.start"}
 
 
-def prepare(graph: Graph) -> None:
+def prepare(graph: Graph, file: str) -> None:
     """Convert the operands of the graph's nodes where torch's rules are not MLX's."""
-    names = (f"operands.{i}" for i in count())  # no name in a file has a dot
-    nodes: list[Node] = []
+    preparation = _Preparation(graph)
     for node in graph.nodes:
-
-        def made(target: str, *values: Value, node: Node = node) -> Ref:
-            name = next(names)
-            inputs = tuple(Input(str(at), value) for at, value in enumerate(values))
-            nodes.append(Node(node.name, target, inputs, name, node.place))
-            return Ref(name)
-
-        inputs = _operands(node, graph.tensors, made)
-        nodes.append(replace(node, inputs=inputs))
-    graph.nodes = nodes
+        with reads(file, node):
+            preparation.add(node)
+    graph.nodes = preparation.nodes
 
 
-def _operands(
-    node: Node, tensors: dict[str, Tensor], made: Callable[..., Ref]
-) -> tuple[Input, ...]:
-    """Return the inputs of a node, with nodes that `made` adds for those that are converted."""
+class _Preparation:
+    def __init__(self, graph: Graph) -> None:
+        self.tensors = graph.tensors
+        self.producers = {name: node for node in graph.nodes for name in node.outputs()}
+        self.names = (f"operands.{i}" for i in count())  # no name in a file has a dot
+        self.nodes: list[Node] = []
 
-    def type_of(value: Value) -> Tensor | None:
-        return tensors.get(value.name) if isinstance(value, Ref) else None
-
-    def is_index(value: Value) -> bool:
-        found = type_of(value)
-        return found is not None and found.dtype is not None and found.dtype in INTEGERS
-
-    base = node.target.rpartition(".")[0]
-    values = {i.name: i.value for i in node.inputs}
-    if base in INDICES:
-        of, axis, name = INDICES[base]
-        if is_index(values.get(name)):
+    def add(self, node: Node) -> None:
+        """Add a node, after the nodes that convert its operands."""
+        base = node.target.rpartition(".")[0]
+        values = {i.name: i.value for i in node.inputs}
+        if base in INDICES:
+            of, axis, name = INDICES[base]
             dim = node.get(axis) if isinstance(axis, str) else axis
             ignored = node.get("ignore_index", -100) if name == "target" else None
-            values[name] = made("mlx.inside", values[name], node.get(of), dim, ignored)
-    elif base in LISTS and isinstance(values.get("indices"), list):
-        values["indices"] = [
-            made("mlx.inside", item, node.inputs[0].value, axis, None) if is_index(item) else item
-            for axis, item in enumerate(values["indices"])
-        ]
-    elif node.target in COMPARISONS and type(values["other"]) is int:
-        values["other"] = _wrapped(values["other"], type_of(values["self"]))
-    elif base in PROMOTED:
-        types = {name: found for name, value in values.items() if (found := type_of(value))}
+            values[name] = self.inside(node, values.get(name), node.get(of), dim, ignored)
+        elif base in LISTS and isinstance(values.get("indices"), list):
+            values["indices"] = [
+                self.inside(node, index, node.inputs[0].value, axis)
+                for axis, index in enumerate(values["indices"])
+            ]
+        elif node.target in COMPARISONS and type(values["other"]) is int:
+            values["other"] = _wrapped(values["other"], self.type_of(values["self"]))
+        elif base in PROMOTED:
+            self.promote(node, base, values)
+        inputs = tuple(replace(i, value=values[i.name]) for i in node.inputs)
+        self.nodes.append(replace(node, inputs=inputs))
+
+    def type_of(self, value: Value) -> Tensor | None:
+        return self.tensors.get(value.name) if isinstance(value, Ref) else None
+
+    def made(self, node: Node, target: str, *values: Value) -> Ref:
+        """Add a node for an operand."""
+        name = next(self.names)
+        inputs = tuple(Input(str(at), value) for at, value in enumerate(values))
+        self.nodes.append(Node(node.name, target, inputs, name, node.place))
+        return Ref(name)
+
+    def inside(
+        self, node: Node, index: Value, array: Value, axis: int | None, ignored: int | None = None
+    ) -> Value:
+        """Return an index that is inside of an axis."""
+        found, of = self.type_of(index), self.type_of(array)
+        is_mask = found is not None and found.dtype == mx.bool_
+        if not isinstance(index, Ref) or is_mask:
+            return index
+        if of is not None and axis in range(len(of.shape)) and self.counts(index, of.shape[axis]):
+            return index
+        return self.made(node, "mlx.inside", index, array, axis, ignored)
+
+    def counts(self, index: Value, size: int | str) -> bool:
+        """Return whether an index is known to count from 0 to less than a size."""
+        node = self.producers.get(index.name) if isinstance(index, Ref) else None
+        if node is None:
+            return False
+        values = [i.value for i in node.inputs]
+        is_sum = node.target == "aten.add.Tensor" and len(values) == 2 and values[1] == 0
+        if node.target in KEPT or is_sum:
+            return self.counts(values[0], size)
+        if node.target not in COUNTED or node.get("start", 0) != 0:
+            return False
+        end = node.get("end")
+        if isinstance(end, int) and isinstance(size, int):
+            return end <= size
+        source = self.producers.get(end.name) if isinstance(end, Ref) else None
+        if source is None or source.target != "aten.sym_size.int":
+            return False
+        of = self.type_of(source.inputs[0].value)
+        dim = source.inputs[1].value
+        return of is not None and type(dim) is int and of.shape[dim] == size
+
+    def promote(self, node: Node, base: str, values: dict[str, Value]) -> None:
+        """Convert numbers and arrays without axes to the dtype of those with axes."""
+        types = {name: found for name, value in values.items() if (found := self.type_of(value))}
+        result, first = self.tensors.get(next(node.outputs(), "")), types.get("self")
+        if type(values.get("other")) is int and first is not None and result is not None:
+            if first.dtype == result.dtype:
+                values["other"] = _wrapped(values["other"], first)
+            elif _kind(result.dtype) == KINDS.index(mx.floating):
+                values["other"] = float(values["other"])
+        for bound in ("min", "max") if base in CLAMPS else ():
+            values[bound] = _limited(values.get(bound), first)
         if base == "aten.where":
             types.pop("condition", None)
-        common = max((found.dtype for found in types.values() if found.shape), key=_kind, default=None)
-        if base in ARITHMETIC and common is not None and common in LOW:
+        with_axes = [found.dtype for found in types.values() if found.shape]
+        common = max(with_axes, key=_kind, default=None)
+        if common is None:
+            return
+        if base in ARITHMETIC and common in LOW:
             common = mx.float32
         for name, found in types.items():
-            if common is not None and not found.shape and _kind(found.dtype) <= _kind(common):
-                values[name] = made("aten.to.dtype", values[name], common)
-    return tuple(replace(i, value=values[i.name]) for i in node.inputs)
+            if not found.shape and _kind(found.dtype) <= _kind(common):
+                values[name] = self.made(node, "aten.to.dtype", values[name], common)
 
 
 def _kind(dtype: mx.Dtype | None) -> int:
@@ -131,17 +183,25 @@ def _kind(dtype: mx.Dtype | None) -> int:
     return next(at for at, kind in enumerate(KINDS) if mx.issubdtype(dtype, kind))
 
 
+def _limited(number: Value, array: Tensor | None) -> Value:
+    """Return a bound of an array of integers that is one of its dtype."""
+    if type(number) is not int or array is None or array.dtype is None:
+        return number
+    if not mx.issubdtype(array.dtype, mx.integer):
+        return number
+    limits = mx.iinfo(array.dtype)
+    return min(max(number, limits.min), limits.max)
+
+
 def _wrapped(number: int, array: Tensor | None) -> int:
-    """Return the integer of an array's dtype that torch compares with."""
+    """Return the integer of an array's dtype that torch computes with."""
     if array is None or array.dtype is None or not mx.issubdtype(array.dtype, mx.integer):
         return number
     limits = mx.iinfo(array.dtype)
     return (number - limits.min) % (limits.max - limits.min + 1) + limits.min
 
 
-def inside(
-    index: mx.array, array: mx.array, axis: int | None, ignored: int | None
-) -> mx.array:
+def inside(index: mx.array, array: mx.array, axis: int | None, ignored: int | None) -> mx.array:
     """Return indices of an axis, or of all elements; the nearest ones for those outside of it.
 
     Args:
@@ -150,10 +210,16 @@ def inside(
     Raises:
         ValueError: the axis is empty, but there are indices.
     """
+    if not mx.issubdtype(index.dtype, mx.integer):
+        return index
     size = array.size
     if axis is not None:
         size = array.shape[min(axis, array.ndim - 1)] if array.ndim else 1
     if size == 0 and index.size:
         raise ValueError("there are indices into an axis of size 0")
-    bounded = mx.clip(index, -size, size - 1)
+    low, high = -size, size - 1
+    if index.dtype not in (mx.int32, mx.int64):
+        limits = mx.iinfo(index.dtype)
+        low, high = max(low, limits.min), min(high, limits.max)
+    bounded = mx.clip(index, low, high)
     return bounded if ignored is None else mx.where(index == ignored, index, bounded)

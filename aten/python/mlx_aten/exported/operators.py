@@ -20,7 +20,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from . import arrays, draws, fused, layers, quantized, recurrent
+from . import arrays, convolutions, draws, fused, layers, quantized, recurrent
 from .operands import inside
 
 Function = Callable[..., Any]
@@ -96,9 +96,9 @@ def chosen_operators(
             raise ValueError(f"'{name}' is not the name of an operator, such as 'aten.relu'")
     found = {}
     for target in targets:
-        function = own.get(target) or own.get(target.rpartition(".")[0])
-        if function is not None:
-            found[target] = function
+        chosen = own.get(target) or own.get(target.rpartition(".")[0])
+        if chosen is not None:
+            found[target] = chosen
     return found
 
 
@@ -126,7 +126,11 @@ def advice(target: str) -> str:
         return "x[mask] has as many elements as the mask has true ones; use torch.where"
     if name in INSTEAD:
         return INSTEAD[name]
-    known = {*_operators(), *SAME, *(known.split(".")[1] for known in FUNCTIONS if "aten." in known)}
+    known = {
+        *_operators(),
+        *SAME,
+        *(known.split(".")[1] for known in FUNCTIONS if "aten." in known),
+    }
     near = get_close_matches(name, known - {name}, 1, 0.7)
     return f"the nearest operator is aten.{near[0]}" if near else ""
 
@@ -281,6 +285,7 @@ FUNCTIONS: dict[str, Function] = {
     "mlx.straight_through": quantized.straight_through,
     "mlx.inside": inside,
     **arrays.FUNCTIONS,
+    **convolutions.FUNCTIONS,
     **draws.FUNCTIONS,
     **layers.FUNCTIONS,
     **quantized.FUNCTIONS,

@@ -1,9 +1,9 @@
 """Packs quantized weights of a program for `mx.quantized_matmul`.
 
-A weight that is only the matrix of linear layers, behind an operator that converts integers to
-numbers, gets MLX's form once, when the program is read: integers of 2 to 8 bits in words of 32
-bits, with a scale and a bias for each group of 32, 64 or 128 columns. Other weights stay integers,
-and each call converts them.
+A weight that is only the matrix of linear layers and embeddings, behind an operator that converts
+integers to numbers, gets MLX's form once, when the program is read: integers of 2 to 8 bits in
+words of 32 bits, with a scale and a bias for each group of 32, 64 or 128 columns. Other weights
+stay integers, and each call converts them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import mlx.core as mx
 
 from .archive import Archive, Weight
-from .program import AGAIN, ExportError, Input, Node, Ref, Tensor, Value, refs_of, without_unused
+from .program import Input, Node, Ref, Tensor, Value, reads, refs_of, without_unused
 
 BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (128, 64, 32)
@@ -38,13 +38,14 @@ class Quantized:
 
 @dataclass(frozen=True)
 class Product:
-    """A product x @ w.T with a quantized matrix, plus a bias."""
+    """A product x @ w.T with a quantized matrix, plus a bias, or rows of the matrix."""
 
     node: Node
     inside: tuple[Node, ...]  # the nodes from the integers to the product
     x: Value
     weight: Quantized
     bias: Value = None
+    target: str = "mlx.quantized_linear"
 
     def inner(self) -> list[str]:
         """Return the integers, and the values between them and the product."""
@@ -60,13 +61,8 @@ def pack(archive: Archive, own: Container[str]) -> list[str]:
     packing = _Packing(archive, own)
     found = []
     for node in archive.program.graph.nodes:
-        try:
+        with reads(archive.program.file, node):
             product = packing.product(node)
-        except Exception as error:
-            raise ExportError(
-                f"{archive.program.file}: {node.target} in node '{node.name}' has other arguments "
-                f"than torch writes ({type(error).__name__}: {error}); {AGAIN}"
-            ) from error
         if product is not None:
             found.append(product)
     return packing.replace(found)
@@ -102,6 +98,9 @@ class _Packing:
         values = [i.value for i in node.inputs]
         if node.target == "aten.linear.default":
             return self.with_matrix(node, (), values[0], values[1], *values[2:3])
+        if node.target == "aten.embedding.default":
+            rows = self.with_matrix(node, (), values[1], values[0])
+            return rows and replace(rows, target="mlx.quantized_embedding")
         if node.target == "aten.mm.default" or node.target == "aten.addmm.default":
             if len(values) > 3:  # with factors
                 return None
@@ -109,9 +108,7 @@ class _Packing:
             transposed = self.producer(matrix)
             if transposed is None or transposed.target not in TRANSPOSES:
                 return None
-            return self.with_matrix(
-                node, (transposed,), x, transposed.inputs[0].value, *bias
-            )
+            return self.with_matrix(node, (transposed,), x, transposed.inputs[0].value, *bias)
         if node.target == "aten.mul.Tensor":
             return self.scaled(node, *values[:2]) or self.scaled(node, *values[1::-1])
         return None
@@ -207,7 +204,7 @@ class _Packing:
             if arguments is not None:
                 values = (product.x, *arguments[:3], product.bias, *arguments[3:])
                 inputs = tuple(Input(str(at), value) for at, value in enumerate(values))
-                new = replace(product.node, target="mlx.quantized_linear", inputs=inputs)
+                new = replace(product.node, target=product.target, inputs=inputs)
                 done[product.node.name] = new
         if done:
             self.graph.nodes = [done.get(node.name, node) for node in self.graph.nodes]

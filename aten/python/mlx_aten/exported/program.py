@@ -7,6 +7,7 @@ is referred to by its name; everything else among the inputs of a node is a cons
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,20 @@ class Ref:
     """A value of the graph, by name."""
 
     name: str
+
+
+@contextmanager
+def reads(file: str, node: Node) -> Iterator[None]:
+    """Report a node without the arguments and results that torch writes."""
+    try:
+        yield
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(
+            f"{file}: {node.target} in node '{node.name}' has other arguments or results than "
+            f"torch writes ({type(error).__name__}: {error}); {AGAIN}"
+        ) from error
 
 
 # A constant, a Ref, a Graph, or a list of them.

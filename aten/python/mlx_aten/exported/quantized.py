@@ -8,11 +8,13 @@ element per block of the array.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
+
+from .convolutions import LEAST_ROWS, linear
+from .operands import inside
 
 Function = Callable[..., Any]
 Numbers = mx.array | float
@@ -36,7 +38,10 @@ def _replaced_jvp(_: Any, tangents: Any) -> mx.array:
 
 def straight_through(old: mx.array, new: mx.array) -> mx.array:
     """Return the new content of an array, with the gradient of the array itself."""
-    return _replaced(old, mx.stop_gradient(new)) if mx.issubdtype(new.dtype, mx.inexact) else new
+    if not mx.issubdtype(new.dtype, mx.inexact):
+        return new
+    result: mx.array = _replaced(old, mx.stop_gradient(new))
+    return result
 
 
 def _quantized(
@@ -99,11 +104,9 @@ def _per_channel(function: Function) -> Function:
         *rest: Any,
         out_dtype: mx.Dtype | None = None,
     ) -> Any:
-        scales, zero_points = (
-            None if x is None else _along(input, x, axis) for x in (scales, zero_points)
-        )
+        zeros = None if zero_points is None else _along(input, zero_points, axis)
         options = {} if out_dtype is None else {"out_dtype": out_dtype}
-        return function(input, scales, zero_points, *rest, **options)
+        return function(input, _along(input, scales, axis), zeros, *rest, **options)
 
     return call
 
@@ -173,7 +176,7 @@ def choose_qparams_affine(
     low = limits.min if quant_min is None else quant_min
     high = limits.max if quant_max is None else quant_max
     eps = mx.finfo(mx.float32).smallest_normal if eps is None else eps
-    blocks, shape = _by_block(mx.stop_gradient(input), block_size)
+    blocks, _ = _by_block(mx.stop_gradient(input), block_size)
     inside = list(range(1, blocks.ndim, 2))
     least = mx.minimum(mx.min(blocks, axis=inside), 0)
     most = mx.maximum(mx.max(blocks, axis=inside), 0)
@@ -390,10 +393,10 @@ def moving_average_fake_quantize(
     zero = mx.round(mx.clip(zero, quant_min, quant_max))
     new_scale = mx.where(observes, found, scale.reshape(-1)).astype(scale.dtype)
     new_zero = mx.where(observes, zero, zero_point.reshape(-1)).astype(zero_point.dtype)
-    numbers = (new_scale, new_zero)
+    scale_of, zero_of = new_scale, new_zero
     if per_row_fake_quant:
-        numbers = tuple(_along(self, x, ch_axis) for x in numbers)
-    left, _ = _faked(self, *numbers, quant_min, quant_max)
+        scale_of, zero_of = (_along(self, x, ch_axis) for x in (new_scale, new_zero))
+    left, _ = _faked(self, scale_of, zero_of, quant_min, quant_max)
     enabled = fake_quant_on.reshape(()) != 0
     changed = zip((*range_, new_scale, new_zero), (*old, scale, zero_point), strict=True)
     return mx.where(enabled, left, self), *(x.reshape(before.shape) for x, before in changed)
@@ -411,12 +414,34 @@ def quantized_linear(
     group_size: int,
     bits: int,
 ) -> mx.array:
-    """Return the product with a matrix in MLX's packed form, plus a bias."""
-    # On the CPU, MLX adds up numbers of 16 bits in 16 bits.
-    dtype = mx.float32 if mx.default_device().type == mx.cpu else x.dtype
+    """Return the product with a matrix in MLX's packed form, plus a bias.
+
+    On the CPU, the products of many rows are faster with numbers than with packed integers.
+    """
+    on_cpu = mx.default_device().type == mx.cpu
+    dtype = mx.float32 if on_cpu else x.dtype  # the CPU would add up numbers of 16 bits in 16 bits
     numbers = (scales.astype(dtype), biases.astype(dtype))
-    product = mx.quantized_matmul(x.astype(dtype), weight, *numbers, True, group_size, bits)
+    if on_cpu and x.size >= LEAST_ROWS * x.shape[-1]:
+        matrix = mx.dequantize(weight, *numbers, group_size, bits)
+        product = linear(x.astype(dtype), matrix)
+    else:
+        product = mx.quantized_matmul(x.astype(dtype), weight, *numbers, True, group_size, bits)
     return product.astype(x.dtype) if bias is None else product.astype(x.dtype) + bias
+
+
+def quantized_embedding(
+    indices: mx.array,
+    weight: mx.array,
+    scales: mx.array,
+    biases: mx.array,
+    _: None,
+    group_size: int,
+    bits: int,
+) -> mx.array:
+    """Return rows of a matrix in MLX's packed form."""
+    rows = inside(indices, weight, 0, None).reshape(-1)
+    parts = [x[rows] for x in (weight, scales, biases)]
+    return mx.dequantize(*parts, group_size, bits).reshape(*indices.shape, -1)
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -453,4 +478,5 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "mlx.moving_average_fake_quantize": moving_average_fake_quantize,
     "mlx.quantized_linear": quantized_linear,
+    "mlx.quantized_embedding": quantized_embedding,
 }

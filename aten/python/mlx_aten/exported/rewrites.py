@@ -16,8 +16,6 @@ import mlx.core as mx
 
 from . import fused
 from .program import (
-    AGAIN,
-    ExportError,
     Graph,
     Input,
     Node,
@@ -25,6 +23,7 @@ from .program import (
     Ref,
     Tensor,
     Value,
+    reads,
     refs_of,
     replace_refs,
     without_unused,
@@ -234,13 +233,8 @@ def rewrite(program: Program, wanted: set[str], own: Container[str]) -> dict[str
         for i, node in enumerate(graph.nodes):
             if rule.first_result and any(name in read for name in list(node.outputs())[1:]):
                 continue
-            try:
+            with reads(program.file, node):
                 arguments = _arguments(rule, node, matcher, types)
-            except Exception as error:  # a rule reads what torch always writes
-                raise ExportError(
-                    f"{program.file}: {node.target} in node '{node.name}' has other arguments than "
-                    f"torch writes ({type(error).__name__}: {error}); {AGAIN}"
-                ) from error
             if arguments is not None:
                 inputs = tuple(Input(str(at), value) for at, value in enumerate(arguments))
                 new = replace(node, target=f"mlx.{rule.name}", inputs=inputs)

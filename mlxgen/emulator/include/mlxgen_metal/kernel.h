@@ -19,7 +19,6 @@ struct CodeOf {
     static constexpr Code value = code; \
   };
 MLXGEN_CODE(bool, boolean)
-MLXGEN_CODE(char, int8)
 MLXGEN_CODE(signed char, int8)
 MLXGEN_CODE(unsigned char, uint8)
 MLXGEN_CODE(short, int16)
@@ -36,6 +35,10 @@ MLXGEN_CODE(float, float32)
 #undef MLXGEN_CODE
 template <typename T>
 struct CodeOf<metal::atomic<T>> : CodeOf<T> {};
+template <typename T, int N>
+struct CodeOf<metal::vec<T, N>> : CodeOf<T> {};
+template <typename T, int N>
+struct CodeOf<metal::packed_vec<T, N>> : CodeOf<T> {};
 
 template <typename T>
 constexpr int32_t size_of() {

@@ -168,7 +168,10 @@ Row elementwise(const char* kernel) {
 template <typename Op, typename Inputs>
 Row over_views(const char* kernel) {
   auto launch = [](Primitive& self, const Arrays& inputs, Arrays& outputs) {
-    auto& op = static_cast<const Op&>(self);
+    auto& op = static_cast<Op&>(self);
+    if constexpr (requires { op.prepare(inputs, outputs, copy); }) {
+      op.prepare(inputs, outputs, copy);
+    }
     auto& encoder = begin(self.stream(), inputs, outputs);
     for_dtype(Inputs(), op.typed(inputs).dtype(), [&](auto tag) {
       using T = typename decltype(tag)::type;

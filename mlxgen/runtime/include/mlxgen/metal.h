@@ -6,6 +6,7 @@
 
 #ifdef _METAL_
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <functional>
@@ -52,6 +53,16 @@ void set_vector(CommandEncoder& encoder, const Vector& values, int index) {
   }
 }
 
+/** Allocate threadgroup memory; Metal requires multiples of 16 bytes. */
+inline void set_memory(
+    CommandEncoder& encoder,
+    int64_t elements,
+    size_t bytes_per_element,
+    int index) {
+  auto bytes = std::max<size_t>(elements, 1) * bytes_per_element;
+  encoder.set_threadgroup_memory_length((bytes + 15) / 16 * 16, index);
+}
+
 /**
  * Bind an optional array. If it is absent, bind another array, because Metal
  * requires a buffer; the emulation binds one that a kernel cannot read.
@@ -73,13 +84,20 @@ inline void set_optional(
 }
 
 /**
- * Allocate the outputs of a kernel that is not elementwise. Return false if all
- * of them are empty, so that nothing must be launched.
+ * Allocate the outputs of a kernel that is not elementwise, except those with
+ * initial values. Return false if all are empty, so that nothing must be
+ * launched.
  */
 inline bool allocate(Arrays& outputs) {
   bool any = false;
   for (auto& out : outputs) {
-    out.set_data(mlxgen::allocate(out));
+    if (out.data_shared_ptr() == nullptr) {
+      out.set_data(mlxgen::allocate(out));
+#ifdef MLXGEN_EMULATE_METAL
+    } else {
+      mx::metal::emulation::keep(out);
+#endif
+    }
     any = any || out.size() > 0;
   }
   return any;
@@ -101,16 +119,8 @@ To number(const char* name, From value) {
   return static_cast<To>(value);
 }
 
-/**
- * Fill an output with zeros, for kernels that accumulate into it. The memory is
- * shared with the CPU, and no pending work uses this new buffer.
- */
-inline void zero(array& out) {
-  std::memset(out.data<char>(), 0, out.nbytes());
-#ifdef MLXGEN_EMULATE_METAL
-  mx::metal::emulation::keep(out);
-#endif
-}
+/** Copy an array to a new row-contiguous one. */
+void copy(const Stream& s, const array& from, array& to);
 
 /** Numbers of threads along x, y and z, from the formulas of an entry. */
 struct Extent {
@@ -130,6 +140,27 @@ void dispatch(
     const std::optional<Extent>& group,
     bool idle = false);
 
+/** The value of a function constant. */
+struct Constant {
+  std::array<char, 8> value;
+  MTL::DataType type;
+  int index;
+  std::string text; // of the value
+};
+
+template <typename T>
+Constant constant(T value, int index) {
+  constexpr auto type = std::is_same_v<T, bool> ? MTL::DataTypeBool
+      : std::is_same_v<T, float>                ? MTL::DataTypeFloat
+      : std::is_same_v<T, int>                  ? MTL::DataTypeInt
+      : std::is_same_v<T, uint32_t>             ? MTL::DataTypeUInt
+      : std::is_same_v<T, int64_t>              ? MTL::DataTypeLong
+                                                : MTL::DataTypeULong;
+  Constant made{{}, type, index, std::to_string(value)};
+  std::memcpy(made.value.data(), &value, sizeof(T));
+  return made;
+}
+
 /** The source of kernels, which is compiled when one of them is requested. */
 class Library {
  public:
@@ -137,14 +168,13 @@ class Library {
 
   /**
    * Return a kernel of the source, or one that `instantiation` creates, which
-   * is then compiled separately. `constants` are the values of its first
-   * function constants.
+   * is then compiled separately, with the values of its function constants.
    */
   MTL::ComputePipelineState* pipeline(
       const Stream& s,
       const std::string& kernel,
       const std::string& instantiation = "",
-      const std::vector<bool>& constants = {}) const;
+      const std::vector<Constant>& constants = {}) const;
 
  private:
   mutable std::once_flag made_;
@@ -165,18 +195,20 @@ int64_t enough(
  */
 class Template {
  public:
-  /** `values` are those of the template parameters after the dtype. */
+  /** `values` are those of the template parameters after the dtype; "T" is the
+   * type of the dtype. */
   Template(
       std::string name,
       const char* source,
       std::string function,
       const std::vector<Dtype>& dtypes,
-      const std::vector<std::vector<int64_t>>& values);
+      const std::vector<std::vector<std::string>>& values);
 
   MTL::ComputePipelineState* pipeline(
       const Stream& s,
       Dtype dtype,
-      const std::vector<int64_t>& values) const;
+      const std::vector<std::string>& values,
+      const std::vector<Constant>& constants = {}) const;
 
  private:
   std::string function_;

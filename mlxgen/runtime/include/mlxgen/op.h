@@ -293,6 +293,29 @@ std::optional<Backend> backend_of(const Stream& s);
 using Launcher =
     std::function<void(Primitive& self, const Arrays& inputs, Arrays& outputs)>;
 
+/** Copies an array to a new row-contiguous one, on the backend of a kernel. */
+using Copy = void (*)(const Stream& stream, const array& from, array& to);
+
+/**
+ * Give an output the values of an input: its memory, if nothing else uses that,
+ * else a copy.
+ */
+void donate(const Stream& s, const array& in, array& out, Copy copy);
+
+/** Raise an error if an output has another shape than its donated input. */
+void require_donated(
+    const char* op,
+    const char* output,
+    const Shape& shape,
+    const char* input,
+    const Shape& donated);
+
+/**
+ * Allocate an output, and fill it with a number; integers saturate. The memory
+ * is shared with the GPU, and no pending work uses this new buffer.
+ */
+void fill(array& out, double value);
+
 /** The launcher that calls a member function of a primitive. */
 template <typename Op>
 Launcher launch(void (Op::*method)(const Arrays&, Arrays&)) {

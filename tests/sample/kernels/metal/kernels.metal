@@ -92,6 +92,33 @@ template <typename T>
   out[index] = mask_mode == 1 ? T(fill) : has_mask ? x[index] * mask[index] : x[index];
 }
 
+// `next` has the values of the donated array.
+template <typename T>
+[[kernel]] void put(
+    device const T* row [[buffer(0)]],
+    device T* next [[buffer(1)]],
+    device T* largest [[buffer(2)]],
+    constant int& place [[buffer(3)]],
+    constant float& least [[buffer(4)]],
+    constant int& cache_size [[buffer(5)]],
+    uint index [[thread_position_in_grid]]) {
+  next[place + index] = row[index];
+  largest[index] = max(largest[index], row[index]);
+}
+
+template <typename T>
+[[kernel]] void diagonal(
+    device const T* x [[buffer(0)]],
+    device const T* weight [[buffer(1)]],
+    device T* out [[buffer(2)]],
+    constant const int64_t* x_strides [[buffer(3)]],
+    constant const int64_t* weight_strides [[buffer(4)]],
+    constant bool& has_weight [[buffer(5)]],
+    uint i [[thread_position_in_grid]]) {
+  T value = x[i * (x_strides[0] + x_strides[1])];
+  out[i] = has_weight ? value * weight[i * weight_strides[0]] : value;
+}
+
 // One dtype, without a template; accumulated with atomics.
 [[kernel]] void count_bits(
     device const int* x [[buffer(0)]],

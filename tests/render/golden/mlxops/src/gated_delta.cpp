@@ -326,7 +326,7 @@ const mlxgen::metal::Template kGatedDeltaLibrary(
     metal_nn_gated_delta,
     "gated_delta",
     {mx::float16, mx::bfloat16, mx::float32},
-    {{64, 128, 256}});
+    {{"64", "128", "256"}});
 
 void GatedDelta::run_metal(
     const std::vector<mx::array>& inputs,
@@ -349,8 +349,8 @@ void GatedDelta::run_metal(
   const int Dv = v.shape(3);
   int64_t template_D =
       mlxgen::metal::enough(dispatch.op, "D = Dk", Dk, {64, 128, 256});
-  auto kernel =
-      kGatedDeltaLibrary.pipeline(stream(), inputs[0].dtype(), {template_D});
+  auto kernel = kGatedDeltaLibrary.pipeline(
+      stream(), inputs[0].dtype(), {std::to_string(template_D)});
   int64_t grid_x = mlxgen::times(mlxgen::floor_div(int64_t(Dv) + 3, 4), 32);
   int64_t grid_y = Hv;
   int64_t grid_z = B;

@@ -444,7 +444,7 @@ const mlxgen::metal::Template kGatedDeltaVjpLibrary(
     metal_nn_gated_delta,
     "gated_delta_vjp",
     {mx::float16, mx::bfloat16, mx::float32},
-    {{64, 128, 256}});
+    {{"64", "128", "256"}});
 
 void GatedDeltaVjp::run_metal(
     const std::vector<mx::array>& inputs,
@@ -469,8 +469,8 @@ void GatedDeltaVjp::run_metal(
   const int Dv = v.shape(3);
   int64_t template_D =
       mlxgen::metal::enough(dispatch.op, "D = Dk", Dk, {64, 128, 256});
-  auto kernel =
-      kGatedDeltaVjpLibrary.pipeline(stream(), inputs[0].dtype(), {template_D});
+  auto kernel = kGatedDeltaVjpLibrary.pipeline(
+      stream(), inputs[0].dtype(), {std::to_string(template_D)});
   int64_t grid_x = mlxgen::times(
       mlxgen::times(
           mlxgen::floor_div(int64_t(Dv) + block_ - 1, block_), block_),

@@ -15,6 +15,7 @@
 #include "ops/count_bits.h"
 #include "ops/cube.h"
 #include "ops/dense.h"
+#include "ops/diagonal.h"
 #include "ops/exp2.h"
 #include "ops/gain.h"
 #include "ops/gated.h"
@@ -29,6 +30,7 @@
 #include "ops/pick.h"
 #include "ops/pick_dim.h"
 #include "ops/powers.h"
+#include "ops/put.h"
 #include "ops/ranges.h"
 #include "ops/rows.h"
 #include "ops/scale.h"
@@ -448,6 +450,44 @@ ops_count_bits(mlx_array* res, const mlx_array x, const mlx_stream s) {
     Call call{"count_bits"};
     call.result(res, "res");
     mlxgen::c::set(res, ops::count_bits(call.array(x, "x"), call.stream(s)));
+  });
+}
+
+extern "C" OPS_API int ops_put(
+    mlx_array* res_0,
+    mlx_array* res_1,
+    const mlx_array cache,
+    const mlx_array row,
+    int place,
+    double least,
+    const mlx_stream s) {
+  return mlxgen::c::errors_of_ops().guard([&] {
+    Call call{"put"};
+    call.result(res_0, "res_0");
+    call.result(res_1, "res_1");
+    auto results = ops::put(
+        call.array(cache, "cache"),
+        call.array(row, "row"),
+        place,
+        least,
+        call.stream(s));
+    mlxgen::c::set(res_0, std::move(results[0]));
+    mlxgen::c::set(res_1, std::move(results[1]));
+  });
+}
+
+extern "C" OPS_API int ops_diagonal(
+    mlx_array* res,
+    const mlx_array x,
+    const mlx_array weight /* may be null */,
+    const mlx_stream s) {
+  return mlxgen::c::errors_of_ops().guard([&] {
+    Call call{"diagonal"};
+    call.result(res, "res");
+    mlxgen::c::set(
+        res,
+        ops::diagonal(
+            call.array(x, "x"), call.maybe_array(weight), call.stream(s)));
   });
 }
 

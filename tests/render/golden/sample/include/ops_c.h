@@ -354,6 +354,29 @@ OPS_API int ops_all_types(
 OPS_API int
 ops_count_bits(mlx_array* res, const mlx_array x, const mlx_stream s);
 
+/**
+ * put.
+ *
+ * Results: ``res_0`` is ``next``, ``res_1`` is ``largest``.
+ */
+#define ops_put__least 0.0
+OPS_API int ops_put(
+    mlx_array* res_0,
+    mlx_array* res_1,
+    const mlx_array cache,
+    const mlx_array row,
+    int place,
+    double least,
+    const mlx_stream s);
+
+/** diagonal. */
+#define ops_diagonal__weight mlxgen_no_array()
+OPS_API int ops_diagonal(
+    mlx_array* res,
+    const mlx_array x,
+    const mlx_array weight /* may be null */,
+    const mlx_stream s);
+
 /** by_hand. */
 OPS_API int ops_by_hand(mlx_array* res, const mlx_array x, const mlx_stream s);
 

@@ -7,6 +7,7 @@
 #include "ops/gain.h"
 #include "ops/halves.h"
 #include "ops/norm.h"
+#include "ops/put.h"
 #include "ops/scale.h"
 #include "ops/scaled.h"
 #include "ops/step.h"
@@ -75,6 +76,22 @@ auto norm_python(
   auto like = mlxgen::weak_dtype(x, weight);
   return mlxgen::as_tuple(
       ops::norm(mlxgen::get(x, like), mlxgen::get(weight, like), eps, s.value));
+}
+
+auto put_python(
+    const mlxgen::ArrayArg& cache,
+    const mlxgen::ArrayArg& row,
+    const mlxgen::IntArg& place,
+    double least,
+    const mlxgen::StreamArg& s) {
+  auto like = mlxgen::weak_dtype(cache, row);
+  return mlxgen::as_tuple(
+      ops::put(
+          mlxgen::get(cache, like),
+          mlxgen::get(row, like),
+          mlxgen::to_int<int>(place, "put", "place"),
+          least,
+          s.value));
 }
 
 auto carry_python(
@@ -309,6 +326,37 @@ void bind_0(nb::module_& root) {
 
         Raises:
             ValueError: Arrays must have the shapes and dtypes above.
+      )pbdoc"));
+  root.def(
+      "put",
+      &put_python,
+      "cache"_a,
+      "row"_a,
+      "place"_a,
+      "least"_a = 0.0,
+      nb::kw_only(),
+      "stream"_a = nb::none(),
+      nb::sig(
+          "def put(cache: scalar | array, row: scalar | array, place: int, least: float = 0.0, *, stream: StreamOrDevice = None) -> tuple[array, array]"),
+      mlxgen::doc(R"pbdoc(
+        put.
+
+        Args:
+            cache (array): Input array.
+            row (array): Input array.
+            place (int):
+            least (float, optional): Default: ``0.0``.
+
+        Returns:
+            tuple[array, array]: next of shape cache.shape, of the promoted dtype; largest of
+              shape row.shape, of the promoted dtype
+
+        Dtypes:
+            cache, row: float16, bfloat16, float32, float64; integers become float32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+            ValueError: It cannot be differentiated with respect to cache, row.
       )pbdoc"));
   root.def(
       "carry",

@@ -92,10 +92,10 @@ const mlxgen::metal::Library kCountBitsLibrary("ops.count_bits", [] {
 void CountBits::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  mlxgen::fill(outputs[0], 0);
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
-  mlxgen::metal::zero(outputs[0]);
   const auto& x = inputs[0];
   auto kernel = kCountBitsLibrary.pipeline(stream(), "count_bits");
   int64_t grid_x = mlxgen::size(x);

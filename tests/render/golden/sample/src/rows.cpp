@@ -94,7 +94,7 @@ const mlxgen::metal::Template kRowsLibrary(
     metal_kernels,
     "rows",
     {mx::float16, mx::bfloat16, mx::float32},
-    {{8, 16}, {1}});
+    {{"8", "16"}, {"1"}});
 
 void Rows::run_metal(
     const std::vector<mx::array>& inputs,
@@ -107,7 +107,9 @@ void Rows::run_metal(
       dispatch.op, "N = x.shape[-1]", mlxgen::dim(x, -1), {8, 16});
   int64_t template_M = mlxgen::metal::enough(dispatch.op, "M = n", n_, {1});
   auto kernel = kRowsLibrary.pipeline(
-      stream(), inputs[0].dtype(), {template_N, template_M});
+      stream(),
+      inputs[0].dtype(),
+      {std::to_string(template_N), std::to_string(template_M)});
   int64_t max_threads = kernel->maxTotalThreadsPerThreadgroup();
   int64_t grid_x = mlxgen::times(template_N, mlxgen::size(x));
   int64_t group_x =

@@ -123,10 +123,10 @@ const mlxgen::metal::Template kSegmentsLibrary(
 void Segments::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  mlxgen::fill(outputs[0], 0);
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
-  mlxgen::metal::zero(outputs[0]);
   const auto& x = inputs[0];
   const auto& ids = inputs[1];
   auto kernel = kSegmentsLibrary.pipeline(stream(), inputs[0].dtype(), {});

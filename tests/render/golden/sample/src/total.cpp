@@ -95,10 +95,10 @@ const mlxgen::metal::Template kTotalLibrary(
 void Total::run_metal(
     const std::vector<mx::array>& inputs,
     std::vector<mx::array>& outputs) {
+  mlxgen::fill(outputs[0], 0);
   if (!mlxgen::metal::allocate(outputs)) {
     return;
   }
-  mlxgen::metal::zero(outputs[0]);
   const auto& x = inputs[0];
   auto kernel = kTotalLibrary.pipeline(stream(), inputs[0].dtype(), {});
   int64_t grid_x = mlxgen::size(x);

@@ -30,10 +30,20 @@ using UInteger = uint64_t;
 
 namespace MTL {
 
-enum DataType { DataTypeBool = 53 };
+enum DataType {
+  DataTypeFloat = 3,
+  DataTypeInt = 29,
+  DataTypeUInt = 33,
+  DataTypeBool = 53,
+  DataTypeLong = 81,
+  DataTypeULong = 85
+};
 
 struct Size {
   Size(uint64_t w, uint64_t h, uint64_t d) : width(w), height(h), depth(d) {}
+  static Size Make(uint64_t w, uint64_t h, uint64_t d) {
+    return {w, h, d};
+  }
   uint64_t width;
   uint64_t height;
   uint64_t depth;
@@ -47,7 +57,7 @@ struct ComputePipelineState {
 
   Library* library = nullptr;
   int entry = 0;
-  std::map<int, bool> constants; // function constants by their indices
+  std::map<int, std::string> constants; // bytes of function constants by index
   bool raises = false; // errors also where the outputs are evaluated
   bool whole = false; // elements that no thread writes are an error
 };
@@ -170,8 +180,8 @@ class Device {
   MTL::ComputePipelineState* get_kernel(
       const std::string& name,
       MTL::Library* library,
-      const std::string& specialized,
-      const MTLFCList& constants);
+      const std::string& specialized = "",
+      const MTLFCList& constants = {});
 };
 
 Device& device(mlx::core::Device);

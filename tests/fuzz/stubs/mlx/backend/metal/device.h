@@ -12,6 +12,15 @@
 
 namespace MTL {
 
+enum DataType {
+  DataTypeFloat,
+  DataTypeInt,
+  DataTypeUInt,
+  DataTypeBool,
+  DataTypeLong,
+  DataTypeULong
+};
+
 struct Size {
   Size(uint64_t width, uint64_t height, uint64_t depth);
 };
@@ -31,6 +40,7 @@ struct CommandEncoder {
   void set_output_array(array& a, int index, int64_t offset = 0);
   void set_compute_pipeline_state(MTL::ComputePipelineState* kernel);
   void dispatch_threads(MTL::Size grid, MTL::Size group);
+  void set_threadgroup_memory_length(size_t length, int index);
 
   template <typename Vector>
   void set_vector_bytes(const Vector& values, int index) {

@@ -42,6 +42,8 @@ __all__ = [
     "norm",
     "all_types",
     "count_bits",
+    "put",
+    "diagonal",
     "by_hand",
     "carry",
     "gain",
@@ -623,6 +625,46 @@ def count_bits(x: scalar | array, *, stream: StreamOrDevice = None) -> array:
 
     Dtypes:
         x: int32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+    """
+
+def put(cache: scalar | array, row: scalar | array, place: int, least: float = 0.0, *, stream: StreamOrDevice = None) -> tuple[array, array]:
+    """
+    put.
+
+    Args:
+        cache (array): Input array.
+        row (array): Input array.
+        place (int):
+        least (float, optional): Default: ``0.0``.
+
+    Returns:
+        tuple[array, array]: next of shape cache.shape, of the promoted dtype; largest of
+          shape row.shape, of the promoted dtype
+
+    Dtypes:
+        cache, row: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
+        ValueError: It cannot be differentiated with respect to cache, row.
+    """
+
+def diagonal(x: array, weight: array | None = None, *, stream: StreamOrDevice = None) -> array:
+    """
+    diagonal.
+
+    Args:
+        x (array of shape (N, N)): Input array.
+        weight (array of shape (N,), optional): Input array.
+
+    Returns:
+        array of shape (N,), of the promoted dtype: The output array.
+
+    Dtypes:
+        x, weight: float16, bfloat16, float32, float64; integers become float32
 
     Raises:
         ValueError: Arrays must have the shapes and dtypes above.

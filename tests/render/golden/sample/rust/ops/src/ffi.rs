@@ -228,6 +228,21 @@ unsafe extern "C" {
         s: mlx_stream,
     ) -> c_int;
     pub fn ops_count_bits(res: *mut mlx_array, x: mlx_array, s: mlx_stream) -> c_int;
+    pub fn ops_put(
+        res_0: *mut mlx_array,
+        res_1: *mut mlx_array,
+        cache: mlx_array,
+        row: mlx_array,
+        place: c_int,
+        least: f64,
+        s: mlx_stream,
+    ) -> c_int;
+    pub fn ops_diagonal(
+        res: *mut mlx_array,
+        x: mlx_array,
+        weight: mlx_array,
+        s: mlx_stream,
+    ) -> c_int;
     pub fn ops_by_hand(res: *mut mlx_array, x: mlx_array, s: mlx_stream) -> c_int;
     pub fn ops_carry(
         res_0: *mut mlx_array,

@@ -1082,6 +1082,119 @@ pub fn count_bits(x: &Array, stream: &Stream) -> Result<Array> {
     Ok(out)
 }
 
+/// The arguments of [`put`] that have a default.
+#[derive(Clone, Copy, Debug)]
+pub struct PutOptions {
+    /// The argument `least`. Default: `0.0`.
+    pub least: f64,
+}
+
+impl Default for PutOptions {
+    fn default() -> Self {
+        Self { least: 0.0 }
+    }
+}
+
+/// The results of [`put`].
+#[derive(Clone, Debug)]
+pub struct PutOutputs {
+    /// The result `next`.
+    pub next: Array,
+    /// The result `largest`.
+    pub largest: Array,
+}
+
+/// put.
+///
+/// # Arguments
+///
+/// - `cache`: Input array.
+/// - `row`: Input array.
+/// - `place`
+///
+/// # Examples
+///
+/// ```no_run
+/// use ops::{Array, Dtype, PutOptions, Stream};
+///
+/// let cache = Array::spread(-2.0, 2.0, &[3, 4], Dtype::Float32)?;
+/// let row = Array::spread(-2.0, 2.0, &[3, 4], Dtype::Float32)?;
+/// let out = ops::put(&cache, &row, 1, PutOptions::default(), &Stream::default())?;
+/// out.next.eval()?;
+/// out.largest.eval()?;
+/// # Ok::<(), ops::Error>(())
+/// ```
+pub fn put(
+    cache: &Array,
+    row: &Array,
+    place: i32,
+    options: PutOptions,
+    stream: &Stream,
+) -> Result<PutOutputs> {
+    let mut out = PutOutputs { next: Array::empty(), largest: Array::empty() };
+    // SAFETY: the handles and pointers are valid during the call.
+    error::call(|| unsafe {
+        ffi::ops_put(
+            &mut out.next.0,
+            &mut out.largest.0,
+            cache.0,
+            row.0,
+            place,
+            options.least,
+            stream.0,
+        )
+    })?;
+    Ok(out)
+}
+
+/// The arguments of [`diagonal`] that have a default.
+#[derive(Clone, Copy, Debug)]
+pub struct DiagonalOptions<'a> {
+    /// Input array. Shape `(N,)`. Default: `None`.
+    pub weight: Option<&'a Array>,
+}
+
+impl Default for DiagonalOptions<'_> {
+    fn default() -> Self {
+        Self { weight: None }
+    }
+}
+
+/// diagonal.
+///
+/// # Arguments
+///
+/// - `x` of shape `(N, N)`: Input array.
+///
+/// # Returns
+///
+/// Array of shape `(N,)`.
+///
+/// # Errors
+///
+/// A call breaks one of these rules:
+///
+/// - Every array has the documented shape.
+///
+/// # Examples
+///
+/// ```
+/// use ops::{Array, DiagonalOptions, Dtype, Stream};
+///
+/// let x = Array::spread(-2.0, 2.0, &[3, 4], Dtype::Float32)?;
+/// let out = ops::diagonal(&x, DiagonalOptions::default(), &Stream::default())?;
+/// out.eval()?;
+/// # Ok::<(), ops::Error>(())
+/// ```
+pub fn diagonal(x: &Array, options: DiagonalOptions<'_>, stream: &Stream) -> Result<Array> {
+    let mut out = Array::empty();
+    // SAFETY: the handles and pointers are valid during the call.
+    error::call(|| unsafe {
+        ffi::ops_diagonal(&mut out.0, x.0, pass::array(options.weight), stream.0)
+    })?;
+    Ok(out)
+}
+
 /// by_hand.
 ///
 /// # Arguments
