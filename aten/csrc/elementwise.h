@@ -21,6 +21,11 @@ T binary_entropies(T x, T target) {
   return -(target * log + (1 - target) * other);
 }
 
+template <typename T>
+T real_power(T x, T y) {
+  return mlxgen::math::pow(x, y);
+}
+
 /** x * log(y), and 0 where x is 0. */
 template <typename T>
 T x_log_y(T x, T y) {

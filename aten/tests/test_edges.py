@@ -468,22 +468,33 @@ def test_batches_of_places(name: str) -> None:
 
 
 @pytest.mark.parametrize(("axes", "groups"), [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)])
-def test_transposed_convolutions_with_output_padding(axes: int, groups: int) -> None:
-    """The derivative of a linear map is the map."""
-    x, weight = random(2, 4, *[4, 5, 3][:axes]), random(4, 3, *[3, 2, 3][:axes], seed=1)
-    settings = [[2] * axes, [1] * axes, [1] * axes, groups]
+@pytest.mark.parametrize(
+    ("size", "stride", "padding", "extra", "dilation"),
+    [(3, 2, 1, 1, 1), (1, 2, 0, 1, 1), (2, 3, 0, 2, 1), (2, 1, 2, 0, 1), (3, 2, 1, 2, 3)],
+)
+def test_transposed_convolutions(
+    axes: int, groups: int, size: int, stride: int, padding: int, extra: int, dilation: int
+) -> None:
+    """The derivative of a linear map is the map, also with more padding than MLX differentiates."""
+    x, weight = random(2, 4, *[4, 5, 3][:axes]), random(4, 3, *[size] * axes, seed=1)
+    settings = [[n] * axes for n in (stride, padding, extra)]
 
     def run(x: mx.array, weight: mx.array) -> mx.array:
         function = getattr(aten, f"conv_transpose{axes}d")
-        return function(x, weight, None, *settings)
+        return function(x, weight, None, *settings, groups, [dilation] * axes)
 
     out = run(x, weight)
+    reach = dilation * (size - 1) + 1
+    assert out.shape[2:] == tuple(
+        (n - 1) * stride - 2 * padding + reach + extra for n in x.shape[2:]
+    )
     cotangent = random(*out.shape, seed=2)
     to_x, to_weight = mx.vjp(lambda *a: [run(*a)], [x, weight], [cotangent])[1]
     for slope, array, moved in (
         (to_x, x, lambda d: run(d, weight)),
         (to_weight, weight, lambda d: run(x, d)),
     ):
+        assert slope.shape == array.shape
         direction = random(*array.shape, seed=3)
         change = (cotangent * moved(direction)).sum().item()
         assert (slope * direction).sum().item() == pytest.approx(change, rel=1e-4, abs=1e-3)
