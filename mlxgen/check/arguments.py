@@ -54,6 +54,10 @@ def read_arguments(context: Context) -> Arguments:
             rules.append(DtypeRule(grouped[0].rule, group.dtypes, integers, grouped))
     rules += [_own_rule(p, p.dtype) for p in arrays if p.dtype]
     arguments = Arguments(params, tuple(rules), dict(_lengths(context, params)))
+    context.not_twice(context.raw.strided, ("strided",))
+    single = [p.name for p in arrays if not p.is_list and p.name not in context.raw.donate.values()]
+    for i, name in enumerate(context.raw.strided):
+        context.is_known("unknown_strided", name, single, ("strided", i), key=False)
     declared = [arg.name for arg in context.signature.declared]
     context.known("unknown_in_args", context.raw.args, declared, ("args",))
     if isinstance(context.raw.returns, dict):
@@ -134,6 +138,7 @@ def _parameters(
             tuple(after),
             dtype=own,
             integral=all(dtype in (*INTEGER, "bool_") for dtype in possible),
+            strided=arg.name in context.raw.strided,
             rule=rule,
         )
         place += p.is_plain

@@ -22,10 +22,12 @@ def initial_values(
     names, arrays = context.output_names, env.arguments.arrays
     plain = {p.name: p for p in arrays if p.is_plain}
     found: dict[str, Initial] = {}
+    for key in ("init", "donate", "strided"):
+        if getattr(context.raw, key) and (context.form is not Form.KERNELS or context.elementwise):
+            context.error("without_shape", (key,), key=True, what=key)
+            return ()
     for key, given in (("init", context.raw.init), ("donate", context.raw.donate)):
-        if given and (context.form is not Form.KERNELS or context.elementwise):
-            context.error("initial_without_shape", (key,), key=True, what=key)
-        elif len(rules) == len(names):  # else an error of `dtype` was reported
+        if len(rules) == len(names):  # else an error of `dtype` was reported
             for of, outputs in context.known_in("unknown_output", given, names, key).items():
                 path, text, number, donor = (key, of), given[of].strip(), None, None
                 if key == "donate":

@@ -23,7 +23,7 @@ from .dispatch import MAX_BUFFERS, Dispatch
 from .fit import QUALIFIED, Expected, Slot, spelled
 from .metal import kernel_function, launch
 
-_VIEW = re.compile(r"\b(In|Out)\s*<")
+_VIEW = re.compile(r"\b(In|Out|Strided)\s*<")
 
 
 def match_kernels(
@@ -129,7 +129,7 @@ def _view_function(item: Dispatch) -> Expected:
 
 def _view_types(item: Dispatch, p: Parameter) -> tuple[CppType, ...]:
     if p.type.is_array:
-        view = CppType("In", "mlxgen", (element_type(p.dtype),))
+        view = CppType("Strided" if p.strided else "In", "mlxgen", (element_type(p.dtype),))
         return (ARRAYS._replace(of=(view,)).by_reference if p.is_list else view,)
     kind = p.type.kind
     own, numbers = INT if kind is Kind.ENUM else p.type.cpp_param, KINDS[kind].scalars

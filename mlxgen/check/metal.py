@@ -112,8 +112,9 @@ def _parameters(item: Dispatch, only: str | None) -> Iterator[Slot]:
     for declared, name in _array_names(item).items():
         for part, types in _PROPERTIES.items():
             holds = Holds.VECTOR if types[0].mark == "*" else Holds.BYTES
+            needed = part is Property.STRIDES and name in context.raw.strided
             full = f"{declared}_{part.value}"
-            yield Slot(full, types, needed=False, holds=holds, of=name, part=part)
+            yield Slot(full, types, needed=needed, holds=holds, of=name, part=part)
     for p in item.arguments.arrays:
         if p.type.optional:
             name, types, holds = f"has_{p.declared}", _constant(BOOL), Holds.BYTES
@@ -318,7 +319,8 @@ def _bind(
     whole = [f"no parameter has [[buffer({index})]]" for index in gaps[:1]]
     if len(used) > MAX_BUFFERS:
         whole.append(f"it has {len(used)} buffers, but Metal allows {MAX_BUFFERS}")
-    whole += [f"it has no parameter '{name}'" for name in arrays if name not in names]
+    needed = [p.name for p in expected.params if p.needed and p.holds is Holds.VECTOR]
+    whole += [f"it has no parameter '{name}'" for name in [*arrays, *needed] if name not in names]
     problems += (Related(what, function.span) for what in whole)
     return bindings, [*problems, *filter(None, [expected.other_result(function)])]
 

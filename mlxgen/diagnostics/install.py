@@ -9,11 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
-
-_OS_RELEASE = Path("/etc/os-release")
 
 # By ID or ID_LIKE of os-release.
 _COMPILERS = {
@@ -32,7 +28,11 @@ def compiler() -> str:
     """Return advice for installing a C++ compiler: ``run `sudo apt install g++```."""
     if sys.platform == "darwin":
         return "run `xcode-select --install`"
-    about = _os_release()
+    import platform  # only for this
+
+    about = dict[str, str]()
+    with suppress(OSError, ValueError):
+        about = platform.freedesktop_os_release()
     systems = [about.get("ID", ""), *about.get("ID_LIKE", "").split()]
     command = next((_COMPILERS[name] for name in systems if name in _COMPILERS), None)
     if command is None:
@@ -53,16 +53,16 @@ def backend() -> str:
     """
     if sys.platform == "darwin":
         return ""
-    installed = (name for name in ("cuda12", "cuda13") if _is_installed(name))
+    installed = (name for name in ("cuda12", "cuda13") if version(f"mlx-{name[:-2]}-{name[-2:]}"))
     return f"[{next(installed, 'cpu')}]"
 
 
-def _is_installed(extra: str) -> bool:
+def version(distribution: str) -> str | None:
+    """Return the installed release of a distribution."""
     try:
-        importlib.metadata.version(f"mlx-{extra[:-2]}-{extra[-2:]}")
+        return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def no_mlx() -> str:
@@ -74,11 +74,3 @@ def pip(*requirements: str) -> str:
     """Return the command that installs packages for this Python."""
     quoted = " ".join(f"'{requirement}'" for requirement in requirements)
     return f"`{sys.executable} -m pip install {quoted}`"
-
-
-def _os_release() -> Mapping[str, str]:
-    lines: list[str] = []
-    with suppress(OSError):
-        lines = _OS_RELEASE.read_text(encoding="utf-8", errors="replace").splitlines()
-    pairs = (line.partition("=") for line in lines)
-    return {key.strip(): value.strip().strip("\"'") for key, _, value in pairs}

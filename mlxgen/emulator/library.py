@@ -48,9 +48,10 @@ _FLAGS = (
     "-g1",
     "-w",
 )
-# A cast to a pointer. Only such pointers lead to a vector's component at an address that the vector
-# cannot have; the runtime checks all other accesses. The compiler's check takes long to compile.
-_CAST = re.compile(r"\*\s*(?:const\s*)?[)>]\s*[(&\w]")
+# A cast to a pointer, or a name for a type of pointers. Only casts lead to a vector's component at an
+# address that the vector cannot have; the runtime checks all other accesses. The compiler's check
+# takes long to compile.
+_CAST = re.compile(r"\*\s*(?:const\s*)?[)>]\s*[(&\w]|\b(?:typedef|using)\b[^;{}()]*\*")
 _CODES = {
     "bool": 1,
     "int8": 2,

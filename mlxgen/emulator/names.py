@@ -16,7 +16,7 @@ from tree_sitter import Node
 
 from ..check.metal import METAL, unknown_attribute
 from ..diagnostics import did_you_mean
-from ..read.cpp import LISTED, File, Reader, Unit
+from ..read.cpp import LINE, LISTED, File, Reader, Unit
 from ..read.preprocess import SourceError
 from .cxx import MESSAGES
 
@@ -24,6 +24,7 @@ FUNCTIONS, TYPES = METAL["functions"], METAL["types"]
 _OWN = frozenset([*FUNCTIONS, *TYPES])
 # An attribute and its arguments; compiler-specific attributes have a namespace.
 _ATTRIBUTE = re.compile(r"([A-Za-z_]\w*)(\s*::\s*\w+)?\s*(\((?:[^()]|\([^()]*\))*\))?")
+_WORD = re.compile(r"[A-Za-z_]\w*")
 # Nodes that declare the name of a type.
 _DECLARING = {
     *("class_specifier", "struct_specifier", "union_specifier", "enum_specifier"),
@@ -121,8 +122,14 @@ def unknown_names(reader: Reader, unit: Unit, shared: bool) -> Iterator[SourceEr
         path is None and not name.startswith(("metal", "simd")) for name, path in headers.items()
     ):
         return  # an unknown header may declare anything
+    if any("##" in source.plain for source in read if source.path in own):
+        return  # so may macros
     known = set(_OWN).union(*(names(file).others for file in unit.files))
     known |= {function.name for function in unit.functions}
+    for file in unit.files:  # macros may define functions
+        for call in LINE.finditer(file.source.text):
+            if file.source.macros.get(call[1], call) is None:
+                known |= set(_WORD.findall(call[0]))
     for source in read:
         known |= source.macros.keys() if source.path in own else source.words
     wrong = "unknown_name_shared" if shared else "unknown_name"

@@ -51,11 +51,13 @@ class EmulatedPackage:
         folder: The build folder.
         kernels: For each operator with a Metal kernel, the host names that its launcher may use,
             for the dtypes of its entry.
+        broken: The errors of libraries that do not compile, whose operators raise them.
     """
 
     settings: Settings
     folder: Path
     kernels: Mapping[str, tuple[str, ...]]
+    broken: Sequence[str] = ()
 
     @property
     def path(self) -> Path:
@@ -180,9 +182,11 @@ def build_package(
     command = [*_tool("cmake"), "--build", str(build), "--target", "mlxgen_ops", "-j", str(jobs)]
     _run(command, f"building {settings.name} for emulation")
     say(f"Compiling the Metal kernels of {len(ops)} operators")
-    _compile_kernels(next((build / "lib").glob(f"lib{settings.name}.*")), folder, jobs)
+    broken = _compile_kernels(next((build / "lib").glob(f"lib{settings.name}.*")), folder, jobs)
+    for error in broken:
+        say(error)
     kernels = {op.name: tuple(_host_names(op, kernel)) for op, kernel in ops}
-    package = EmulatedPackage(settings, folder, kernels)
+    package = EmulatedPackage(settings, folder, kernels, broken)
     shutil.rmtree(package.path, ignore_errors=True)
     unneeded = shutil.ignore_patterns("__pycache__", "include", "lib")
     for folder in sources:
@@ -243,11 +247,11 @@ def _sources(built: Path) -> dict[str, str]:
     return found
 
 
-def _compile_kernels(built: Path, folder: Path, jobs: int) -> None:
+def _compile_kernels(built: Path, folder: Path, jobs: int) -> list[str]:
     """Compile every operator's Metal library, as its launcher would when it first runs.
 
     The source is stored next to the compiled library, so that device.cpp can compare it with the
-    launcher's source.
+    launcher's source. Return the errors of libraries that do not compile.
     """
     prebuilt = folder / "libraries"
     shutil.rmtree(prebuilt, ignore_errors=True)
@@ -255,22 +259,24 @@ def _compile_kernels(built: Path, folder: Path, jobs: int) -> None:
     cache = folder / "kernels"
     runtime = library.runtime(cache)
 
-    def compile_library(source: tuple[str, str]) -> Path:
+    def compile_library(source: tuple[str, str]) -> Path | str:
         name, text = source
         path = prebuilt / f"{name}.metal"
         path.write_text(text, encoding="utf-8", newline="")
         try:
-            made = library.build(translate(path).text, os.path.relpath(path), cache)
-        except SourceError as error:
-            raise EmulationError(str(error)) from error
+            made = library.build(translate(path).text, name, cache)
+        except (SourceError, EmulationError) as error:
+            return str(error)
         (prebuilt / f"{name}.so").symlink_to(made)
         return made
 
     with ThreadPoolExecutor(jobs) as pool:
-        used = {runtime, *pool.map(compile_library, _sources(built).items())}
+        made = [*pool.map(compile_library, _sources(built).items())]
+    used = {runtime, *made}
     for path in cache.iterdir():  # kernels of earlier versions
         if path.is_file() and path not in used:
             path.unlink()
+    return [error for error in made if isinstance(error, str)]
 
 
 def run_tests(
@@ -290,7 +296,8 @@ def run_tests(
         jobs: Number of processes of pytest-xdist, 0 for one per core. None: without pytest-xdist.
 
     Returns:
-        pytest's exit status, or 1 if pytest was killed, with an explanation on stderr.
+        pytest's exit status, or 1 if a library does not compile, or if pytest was killed, with an
+        explanation on stderr.
 
     Raises:
         EmulationError: If pytest-xdist is requested but not installed.
@@ -313,7 +320,7 @@ def run_tests(
     command = [sys.executable, "-m", "pytest", "-p", "mlxgen.emulator.plugin", *given]
     status = subprocess.run(command, cwd=settings.root, env=env, check=False).returncode
     if status >= 0:
-        return status
+        return status or bool(package.broken)
     test = now.read_text(encoding="utf-8") if now.exists() else "no test"
     print(f"pytest was killed by {signal.Signals(-status).name} in {test}", file=sys.stderr)
     return 1

@@ -212,16 +212,17 @@ std::string describe(const uint32_t* p) {
 }
 
 /** Describe a thread of the running threadgroup for messages. */
-std::string in_group(const Fiber& fiber) {
-  uint32_t x = fiber.index % group_threads[0];
-  uint32_t y = fiber.index / group_threads[0] % group_threads[1];
-  uint32_t z = fiber.index / group_threads[0] / group_threads[1];
+std::string position(uint32_t index) {
+  uint32_t x = index % group_threads[0];
+  uint32_t y = index / group_threads[0] % group_threads[1];
+  uint32_t z = index / group_threads[0] / group_threads[1];
   uint32_t p[3] = {x, y, z};
-  return "thread " + describe(p);
+  return describe(p);
 }
 
 std::string describe(const Fiber& fiber) {
-  return in_group(fiber) + " of threadgroup " + describe(group_position);
+  return "thread " + position(fiber.index) + " of threadgroup " +
+      describe(group_position);
 }
 
 /** Leave the fiber; it resumes here. */
@@ -424,36 +425,35 @@ double limit_of(const Launch& launch) {
 std::string named(const uint8_t* address) {
   for (const auto& region : regions) {
     if (address >= region.copy && address < region.copy + region.size) {
-      return format("%s, byte %td", region.name.c_str(), address - region.copy);
+      return format(
+          "byte %td of %s", address - region.copy, region.name.c_str());
     }
   }
   for (const auto& [key, variable] : shared_memory) {
     auto start = static_cast<uint8_t*>(variable.memory);
     if (address >= start && address < start + variable.size) {
-      return format("%s, byte %td", variable.name, address - start);
+      return format("byte %td of %s", address - start, variable.name);
     }
   }
   return "threadgroup memory";
 }
 
-std::string described(
-    const uint8_t* at,
-    races::Race race,
-    races::Stamp other,
-    bool writes) {
-  std::string what = "race: " + named(at);
-  what += writes ? " is written by " : " is read by ";
+std::string described(const uint8_t* at, races::Race race, races::Stamp other) {
+  auto end = " access " + named(at) + ", one of them writes, and ";
   if (race == races::among_threadgroups) {
-    return what + describe(*running) +
-        " and accessed by another threadgroup, not atomically";
+    return "race: " + describe(*running) + " and another threadgroup" + end +
+        "not atomically";
   }
-  return what + in_group(*running) + " and accessed by " +
-      describe(fibers[other & 1023]) + ", with no barrier between them";
+  auto first = running->index;
+  auto second = uint32_t(other & 1023);
+  return "race: threads " + position(std::min(first, second)) + " and " +
+      position(std::max(first, second)) + " of threadgroup " +
+      describe(group_position) + end + "no barrier is between";
 }
 
 std::string described_write() {
   const auto& p = races::pending;
-  return described(p.at, p.race, p.other, true);
+  return described(p.at, p.race, p.other);
 }
 
 // ------------------------------------------------------------------ schedules
@@ -825,6 +825,13 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   std::string what = signal == SIGFPE
       ? std::string("integer division by zero")
       : "access to memory that belongs to no buffer";
+#ifdef SI_KERNEL // the processor gives no address
+  if (signal == SIGSEGV && info->si_code == SI_KERNEL) {
+    what =
+        "access at an invalid or misaligned address: that of a float4 must "
+        "be a multiple of 16";
+  }
+#endif
   if (auto region = signal == SIGFPE ? nullptr : region_of(address)) {
     size_t offset = size_t(address - region->copy);
     what = offset < region->size
@@ -1235,7 +1242,7 @@ access(void* p, size_t size, size_t alignment, bool writes, const void* pc) {
   races::Stamp other;
   auto race = races::access(*watched, p, size, writes, other, pc);
   if (__builtin_expect(race != races::none, 0)) {
-    stop(described(static_cast<uint8_t*>(p), race, other, false), pc);
+    stop(described(static_cast<uint8_t*>(p), race, other), pc);
   }
 }
 

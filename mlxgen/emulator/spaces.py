@@ -319,4 +319,5 @@ def _is_mismatch(text: str) -> bool:
 
 def _in_metal(text: str) -> str:
     """Return a message of the compiler in Metal's terms."""
-    return _SPACE.sub(lambda match: _METAL[match[0]], _POINTER_ITSELF.sub(r"\1'", text))
+    text = _SPACE.sub(lambda match: _METAL[match[0]], _POINTER_ITSELF.sub(r"\1'", text))
+    return re.sub(r"\bdouble(?=[234]?\b)", "bfloat", text)  # what metal.h has in its place

@@ -148,6 +148,7 @@ class Parameter(NamedTuple):
     # Fixed dtype such as int32, or the accumulator dtype; None: the op's promoted dtype.
     dtype: str | None = None
     integral: bool = False  # fixed to integers, therefore not differentiable
+    strided: bool = False  # kernels receive it with any strides
     rule: str = GROUP  # C++ name of its dtype rule: its own, or that of its group
 
     @property

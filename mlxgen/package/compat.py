@@ -13,7 +13,6 @@ is compiled, and compares it with the tag of the extension after linking.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import mmap
 import re
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..diagnostics import install
+from ..diagnostics.install import version as version
 from ..read.settings import OLDEST_MLX, numbers
 
 # NB_INTERNALS_VERSION of nanobind: the releases of MLX whose wheels use it, and of nanobind.
@@ -177,14 +177,6 @@ def core_module() -> Path | None:
     folders = spec.submodule_search_locations or () if spec else ()
     found = [path for folder in folders for path in sorted(Path(folder).glob("core.*"))]
     return next((path for path in found if path.suffix in (".so", ".pyd")), None)
-
-
-def version(distribution: str) -> str | None:
-    """Return the installed release of a distribution."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _source_internals(nanobind: Path) -> int:

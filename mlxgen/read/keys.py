@@ -155,6 +155,7 @@ class OpEntry(Model):
     donate: dict[str, Text] = key(
         "Array whose values and memory an output takes over; a copy if the memory is in use.", {}
     )
+    strided: list[str] = key("Arrays that kernels receive with any strides, without a copy.", [])
     dtypes: (
         Names | dict[str, Names] | Annotated[list[dict[str, Names]], Field(min_length=1)] | None
     ) = key("Dtypes or categories allowed, for all arrays, per argument, or per group of them.")

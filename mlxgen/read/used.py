@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Mapping
 from functools import lru_cache
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any
 
 from ..diagnostics import Diagnostics
 from ..model.op import dotted_names
-from ..model.signature import Arg, Default, Output, Signature, Type, split
+from ..model.signature import Arg, Default, Kind, Output, Signature, Type, split
 from ..model.used import SCHEMA, UsedOperator
 from . import MESSAGES
 from .packages import Found, find, missing
@@ -30,86 +30,59 @@ def packages(settings: Settings, diags: Diagnostics) -> dict[str, list[UsedOpera
         stat = found.table.stat()
         try:
             operators |= _read(found, stat.st_mtime_ns, stat.st_size)
-        except (ValidationError, OSError):
+        except (KeyError, TypeError, ValueError, OSError):
             diags.error(MESSAGES("package_of_other_mlxgen", package=use.name), use.span)
             return None
     return operators
 
 
-# The part of ops.json that formulas need (render/python.py writes it).
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(defer_build=True)  # most projects use no package
-
-
-class _Arg(_Part):
-    name: str
-    resolved: Type
-    has_default: bool
-    value: bool | int | float | str | tuple[bool | int | float | tuple[int, ...], ...] | None
-    kw_only: bool
-    pos_only: bool
-
-
-class _Output(_Part):
-    name: str
-    resolved: Type
-
-
-class _Operator(_Part):
-    name: str
-    python_name: str
-    module: str
-    aliases: list[str]
-    args: list[_Arg]
-    outputs: list[_Output]
-    cpp_name: str
-    header: str
-    pure: bool
-    jvp: str
-    doc: str | None
-    tags: list[str]
-
-
-class _Table(_Part):
-    version: int = Field(alias="schema", ge=SCHEMA, le=SCHEMA)
-    operators: list[_Operator]
-
-
 @lru_cache(16)
 def _read(found: Found, *_: int) -> Mapping[str, list[UsedOperator]]:
-    """Return the overloads of a package; further arguments tell a changed file apart."""
+    """Return the overloads of a package; further arguments tell a changed file apart.
+
+    Raises:
+        KeyError, TypeError, ValueError: The file was written by another mlxgen.
+    """
+    table = json.loads(found.table.read_bytes())
+    if table["schema"] != SCHEMA:
+        raise ValueError(table["schema"])
     overloads: dict[str, list[UsedOperator]] = {}
-    for row in _Table.model_validate_json(found.table.read_bytes()).operators:
-        if "internal" not in row.tags:
-            for name, operator in _named(found, row):
-                overloads.setdefault(name, []).append(operator)
+    for row in table["operators"]:
+        if "internal" not in row["tags"]:
+            operator = _operator(row)
+            for name in dotted_names([row["python_name"], *row["aliases"]], row["module"]):
+                overloads.setdefault(f"{found.name}.{name}", []).append(operator)
     return overloads
 
 
-def _named(found: Found, row: _Operator) -> Iterator[tuple[str, UsedOperator]]:
-    """Yield an operator with each of its dotted names."""
-    args = tuple(
-        Arg(
-            name=arg.name,
-            type=arg.resolved,
-            default=Default(arg.value, arg.resolved) if arg.has_default else None,
-            kw_only=arg.kw_only,
-            pos_only=arg.pos_only,
-        )
-        for arg in row.args
-    )
-    outputs = tuple(Output(output.name, output.resolved) for output in row.outputs)
-    operator = UsedOperator(
-        cpp_name=row.cpp_name,
-        header=row.header,
+def _operator(row: Mapping[str, Any]) -> UsedOperator:
+    """Return an operator from its row, which render/python.py writes."""
+    args = list[Arg]()
+    for arg in row["args"]:
+        type = _type(arg["resolved"])
+        default = Default(_tuples(arg["value"]), type) if arg["has_default"] else None
+        marks = {"kw_only": arg["kw_only"], "pos_only": arg["pos_only"]}
+        args.append(Arg(arg["name"], type, default, **marks))
+    outputs = tuple(Output(output["name"], _type(output["resolved"])) for output in row["outputs"])
+    return UsedOperator(
+        cpp_name=row["cpp_name"],
+        header=row["header"],
         signature=Signature(
-            row.name, split(args, [o.name for o in outputs]), outputs, python_name=row.python_name
+            row["name"],
+            split(args, [output.name for output in outputs]),
+            outputs,
+            python_name=row["python_name"],
         ),
-        pure=row.pure,
-        linear=row.jvp == "linear",
-        doc=row.doc or "",
+        pure=row["pure"],
+        linear=row["jvp"] == "linear",
+        doc=row["doc"] or "",
     )
-    for name in dotted_names([row.python_name, *row.aliases], row.module):
-        yield f"{found.name}.{name}", operator
+
+
+def _type(fields: Mapping[str, Any]) -> Type:
+    return Type(Kind(fields["kind"]), **{k: _tuples(v) for k, v in fields.items() if k != "kind"})
+
+
+def _tuples(value: Any) -> Any:
+    """Return a value with tuples in place of JSON's lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

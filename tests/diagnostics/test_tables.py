@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mlxgen.package.backend import tomllib
 from tools.tables import KINDS, SCHEMAS, read, tables, written
 
 WRITTEN = dict(written())  # all tables are read
@@ -78,3 +79,20 @@ def test_texts_as_written(tmp_path: Path) -> None:
         "helps": {"a": "write {x}", "b": "write {x}", "": "d"},
         "fixes": {"a": ("", False), "b": ("", False)},
     }
+
+
+def test_packages_contain_their_files() -> None:
+    """The distribution has all packages of mlxgen, with their tables and templates."""
+    mlxgen = SCHEMAS.parents[1] / "mlxgen"
+    text = (mlxgen / "pyproject.toml").read_text(encoding="utf-8")
+    settings = tomllib.loads(text)["tool"]["setuptools"]
+
+    def folder(package: str) -> Path:
+        return mlxgen.parent.joinpath(*package.split("."))
+
+    folders = {path.parent for path in mlxgen.rglob("__init__.py")}
+    assert folders == set(map(folder, settings["packages"]))
+    files = {path for kind in ("json", "yaml", "j2") for path in mlxgen.rglob(f"*.{kind}")}
+    for package, patterns in settings["package-data"].items():
+        files -= {path for pattern in patterns for path in folder(package).glob(pattern)}
+    assert not files

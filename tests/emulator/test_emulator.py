@@ -314,11 +314,15 @@ def test_divergence(load, x, body, message):
 
 RACES = [
     # threads of one threadgroup, then threads of several
-    ("y[i / 64] = x[i];", 256, r"buffer 1 \(y\), byte \d+ is written by thread \(\d+, 0, 0\)"),
-    ("threadgroup float s[64]; s[j] = x[i]; y[i] = s[63 - j];", 64, r"race: s, byte \d+ is"),
-    ("y[i] = x[i]; y[i] += y[i ^ 32];", 64, r"race: buffer 1 \(y\), byte \d+ is"),
-    ("y[j] = x[i];", 128, "accessed by another threadgroup, not"),
-    ("y[i] = x[i] + y[j];", 128, "accessed by another threadgroup, not"),
+    (
+        "y[i / 64] = x[i];",
+        256,
+        r"race: threads \(\d+, 0, 0\) and \(\d+, 0, 0\) of .* byte \d+ of buffer 1 \(y\), one",
+    ),
+    ("threadgroup float s[64]; s[j] = x[i]; y[i] = s[63 - j];", 64, r"race: .* byte \d+ of s, one"),
+    ("y[i] = x[i]; y[i] += y[i ^ 32];", 64, r"race: .* byte \d+ of buffer 1 \(y\), one"),
+    ("y[j] = x[i];", 128, "another threadgroup access .*, and not"),
+    ("y[i] = x[i] + y[j];", 128, "another threadgroup access .*, and not"),
     # ordered accesses
     (
         "threadgroup float s[64]; s[j] = x[i]; threadgroup_barrier(mem_flags::mem_threadgroup);"
@@ -336,7 +340,7 @@ RACES = [
     ("atomic_fetch_add_explicit(n, 1, memory_order_relaxed); y[i] = x[i];", 256, None),
     # writes of the same value
     ("y[0] = x[0]; y[i / 64 + 1] = x[1];", 256, None),
-    ("y[0] = x[i];", 256, r"byte 0 is written"),
+    ("y[0] = x[i];", 256, r"byte 0 of buffer 1"),
 ]
 
 
@@ -404,10 +408,31 @@ def test_races_in_place(load, rng, schedule):
     x = given.copy()
     library.run("own", [x, x], **launch)
     np.testing.assert_array_equal(x, given + 1)
-    for kernel, message in (("other", "no barrier between"), ("beyond", "another threadgroup")):
+    for kernel, message in (("other", "no barrier is between"), ("beyond", "not atomically")):
         x = given.copy()
-        with pytest.raises(EmulationError, match=rf"race: .* is (read|written).*{message}"):
+        with pytest.raises(EmulationError, match=rf"race: .*one of them writes, and {message}"):
             library.run(kernel, [x, x], **launch)
+
+
+MISALIGNED = {
+    "a cast": "y[i] = ((device const float4*)(x + 1))->w;",
+    "a name of a pointer": "typedef device const float4* P; y[i] = P(x + 1)->w; y[i] += (*P(x + 1)).y;",
+    "an alias": "using P = const device half4*; P p = P(x + 1) + i; half4 h = p[0]; y[i] = h.x + h.w;",
+    "threadgroup memory": "threadgroup float s[8]; s[i] = x[i]; s[i + 4] = x[i];"
+    "typedef threadgroup float4* P; P p = P(s + 1); float4 v = *p; y[i] = v.x + v.w;",
+    "a matrix": "float2x4 m = *(device const float2x4*)(x + 1); y[i] = (m * float2(1)).x;",
+    "a write": "typedef device float4* P; P p = P(y + 1); *p = float4(x[i]);",
+}
+
+
+@pytest.mark.parametrize("body", MISALIGNED.values(), ids=MISALIGNED)
+def test_misaligned_vectors(load, body):
+    source = f"""{HEAD}
+    [[kernel]] void f(device const float* x, device float* y,
+        uint i [[thread_position_in_grid]]) {{ {body} }}"""
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    with pytest.raises(EmulationError, match=r"misaligned access to byte 4 of .* multiple of"):
+        load(text=source).run("f", [x, y], grid=(1,), threadgroup=(1,), outputs=[1], fill=False)
 
 
 def test_the_size_of_set_bytes(load, x):

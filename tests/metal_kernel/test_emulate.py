@@ -222,21 +222,21 @@ FAULTS = {
     "write outside": ("uint i = thread_position_in_grid.x; y[i + 12] = x[i];", r"buffer 1 \(y\)"),
     "race": (
         "uint i = thread_position_in_grid.x;\ny[i] = i;\ny[0] = i + 1;",
-        r"race: buffer 1 \(y\), byte 0 is written.*at k\.source:3",
+        r"race: .*byte 0 of buffer 1 \(y\), one.*at k\.source:3",
     ),
     "barrier": (
         """threadgroup float s[128];
         uint i = thread_position_in_threadgroup.x;
         s[i] = i;
         y[i] = s[(i + 40) % 128];""",
-        r"race: s, byte \d+ is \w+.*at k\.source:[34]",
+        r"race: .*byte \d+ of s, one.*at k\.source:[34]",
     ),
     "misaligned": (
         """uint i = thread_position_in_grid.x;
         y[i] = x[i];
         float4 v = *(const device float4*)(x + 1);
         y[i] = v.x + v.y + v.z + v.w;""",
-        r"misaligned access to buffer 0 \(x\), byte 4: .* multiple of 16, at k\.source:3",
+        r"misaligned access to byte 4 of buffer 0 \(x\): .* multiple of 16, at k\.source:3",
     ),
     "unwritten": (
         "uint i = thread_position_in_grid.x; if (i > 2) y[i] = x[i];",

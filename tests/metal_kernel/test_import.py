@@ -383,7 +383,15 @@ def test_programs_that_fail(
     assert [*tmp_path.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"kernel": {}, "calls": 3}', "\xff"])
+OTHER = Record.model_construct(
+    kernel=Kernel(name="k", input_names=("x", "y"), output_names=("out",), source=COPY),
+    calls=(call(array(8)),),
+).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[1]", '{"kernel": {}, "calls": 3}', "\xff", OTHER], ids=range(6)
+)
 def test_damaged_record(imported: Importing, tmp_path: Path, content: str) -> None:
     path = tmp_path / "record.json"
     path.write_bytes(content.encode("latin-1"))
@@ -397,6 +405,17 @@ def test_no_records(imported: Importing, tmp_path: Path) -> None:
     found = imported.again()  # type: ignore[attr-defined]
     assert "has no recorded call of a kernel" in found.result.output
     assert not [*tmp_path.iterdir()]
+
+
+def test_several_sources(imported: Importing, tmp_path: Path) -> None:
+    """Calls of a kernel in several sources become one entry."""
+    kernel = Kernel(name="copy", input_names=("x",), output_names=("out",), source=COPY)
+    for n in (5, 9):
+        (tmp_path / str(n)).mkdir()
+        records.add(tmp_path / str(n), kernel, [call(array(n), grid=(n, 1, 1))])
+    found = imported.again(tmp_path / "5", tmp_path / "9")  # type: ignore[attr-defined]
+    found.check()
+    assert found.entry["axes"] == {"x, out": "B"}
 
 
 def test_files_of_others(imported: Importing, tmp_path: Path) -> None:

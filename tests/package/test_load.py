@@ -397,14 +397,13 @@ def test_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(install, "_OS_RELEASE", tmp_path / "os-release")
     for about, advice in (
-        ("ID=ubuntu\nID_LIKE=debian\n", "apt install g++"),
-        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', "dnf install gcc-c++"),
-        ("ID=alpine\n", "apk add g++"),
-        ("ID=other\n", "install g++ 12 or newer"),
+        ({"ID": "ubuntu", "ID_LIKE": "debian"}, "apt install g++"),
+        ({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "dnf install gcc-c++"),
+        ({"ID": "alpine"}, "apk add g++"),
+        ({"ID": "other"}, "install g++ 12 or newer"),
     ):
-        (tmp_path / "os-release").write_text(about)
+        monkeypatch.setattr("platform.freedesktop_os_release", about.copy)
         with pytest.raises(mlxgen.LoadError) as error:
             mlxgen.load(YAML + "  doc: Not built before.\n", cpp=CPP, metal=METAL)
         text = str(error.value)

@@ -17,7 +17,7 @@ if yaml.__with_libyaml__:
 
 def use(base, patch):
     """Use one of PyYAML's parsers."""
-    patch.setattr(compose, "_Loader", type("_Loader", (compose._Limits, base), {}))
+    patch.setattr(compose, "Loader", type("Loader", (compose._Limits, base), {}))
 
 
 @pytest.fixture(params=LOADERS, ids=lambda loader: loader.__name__)
@@ -218,7 +218,7 @@ def test_aliases_share_values(loader):
 )  # fmt: skip
 def test_errors(loader, text, expected):
     found = errors(text)
-    if issubclass(compose._Loader, yaml.SafeLoader) and expected[0][0] in (
+    if issubclass(compose.Loader, yaml.SafeLoader) and expected[0][0] in (
         "MG001",
         "MG002",
         "MG013",

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "mlxgen/kernel.h"
@@ -10,17 +9,18 @@
 namespace mlx_ports::cpu {
 
 template <typename T>
-void kv_cache_update(In<T> update, In<int32_t> positions, Out<T> out) {
+void kv_cache_update(Strided<T> update, In<int32_t> positions, Out<T> out) {
   int64_t heads = out.dim(1), length = out.dim(2), width = out.dim(3);
   int64_t tokens = update.dim(2);
   for (int64_t row = 0; row < out.dim(0) * heads; ++row) {
-    int64_t first = positions[row / heads];
+    int64_t batch = row / heads, head = row % heads;
+    int64_t first = positions[batch];
     for (int64_t t = 0; t < tokens; ++t) {
       if (first + t >= 0 && first + t < length) {
-        std::copy_n(
-            update.data + (row * tokens + t) * width,
-            width,
-            out.data + (row * length + first + t) * width);
+        T* to = out.data + (row * length + first + t) * width;
+        for (int64_t i = 0; i < width; ++i) {
+          to[i] = update(batch, head, t, i);
+        }
       }
     }
   }

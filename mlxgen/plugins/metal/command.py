@@ -14,7 +14,7 @@ from ...diagnostics import COMMAND_LINE, Diagnostics
 from ..common import entries as write
 from . import MESSAGES, records
 from .convert import Entry, Names, Unfit, convert
-from .records import Record
+from .records import Call, Kernel, Record
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -73,8 +73,8 @@ def from_metal_kernel(
 
 
 def _records(sources: tuple[Path, ...], diags: Diagnostics) -> list[Record]:
-    """Return the records of all sources, sorted by the kernels' names."""
-    found: list[Record] = []
+    """Return the records of all sources, one for each kernel, sorted by name."""
+    found: dict[Kernel, dict[Call, Call]] = {}
     for source in sources:
         if source.suffix == ".py":
             with tempfile.TemporaryDirectory() as folder:
@@ -87,8 +87,11 @@ def _records(sources: tuple[Path, ...], diags: Diagnostics) -> list[Record]:
         if not new and diags.ok:
             key = "program" if source.suffix == ".py" else ""
             diags.error(MESSAGES("no_records", key, place=source), COMMAND_LINE)
-        found += new
-    return sorted(found, key=lambda record: (record.kernel.name, record.kernel.file))
+        for record in new:
+            for call in record.calls:
+                records.join(found.setdefault(record.kernel, {}), call)
+    kernels = sorted(found, key=lambda kernel: (kernel.name, kernel.file))
+    return [Record(kernel=kernel, calls=tuple(found[kernel].values())) for kernel in kernels]
 
 
 def _read(source: Path, diags: Diagnostics) -> list[Record]:

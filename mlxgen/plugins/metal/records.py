@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 MOST_CALLS = 500  # of a kernel; a growing cache makes a new one in each step
 
@@ -131,6 +131,13 @@ class Record(_Data):
 
     kernel: Kernel
     calls: tuple[Call, ...]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Record:
+        names = self.kernel.input_names, self.kernel.output_names
+        if any((len(c.inputs), len(c.outputs)) != tuple(map(len, names)) for c in self.calls):
+            raise ValueError("a call has other inputs or outputs than the kernel")
+        return self
 
 
 def read(path: Path) -> Record:

@@ -118,6 +118,13 @@ void all_types(
 template <typename T>
 void put(In<T> row, int place, double least, Out<T> next, Out<T> largest) {}
 
+template <typename T>
+void diagonal(Strided<T> x, Strided<T> weight, Out<T> out) {
+  for (int64_t i = 0; i < out.size(); ++i) {
+    out[i] = weight ? x(i, i) * weight(i) : x(i, i);
+  }
+}
+
 // Without a template: one dtype.
 inline void count_bits(In<int32_t> x, Out<int32_t> out) {}
 

@@ -172,6 +172,26 @@ using In = View<const T>;
 template <typename T>
 using Out = View<T>;
 
+/** An array of T with any strides. An absent optional array has no data. */
+template <typename T>
+struct Strided : In<T> {
+  mx::Strides strides; // in elements
+
+  Strided() = default;
+  explicit Strided(const mx::array& a) : In<T>(a), strides(a.strides()) {}
+
+  const T& operator[](int64_t i) const = delete; // its elements have gaps
+
+  /** The element at an index. */
+  template <typename... Index>
+  const T& operator()(Index... index) const {
+    int64_t at = 0;
+    int axis = 0;
+    ((at += index * strides[axis++]), ...);
+    return this->data[at];
+  }
+};
+
 template <typename T>
 In<T> optional_in(const std::optional<mx::array>& a) {
   return a ? In<T>(*a) : In<T>();
@@ -193,3 +213,4 @@ std::vector<In<T>> list_in(const std::vector<mx::array>& arrays) {
 using mlxgen::accum_t;
 using mlxgen::In;
 using mlxgen::Out;
+using mlxgen::Strided;

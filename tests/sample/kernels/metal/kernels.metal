@@ -106,6 +106,19 @@ template <typename T>
   largest[index] = max(largest[index], row[index]);
 }
 
+template <typename T>
+[[kernel]] void diagonal(
+    device const T* x [[buffer(0)]],
+    device const T* weight [[buffer(1)]],
+    device T* out [[buffer(2)]],
+    constant const int64_t* x_strides [[buffer(3)]],
+    constant const int64_t* weight_strides [[buffer(4)]],
+    constant bool& has_weight [[buffer(5)]],
+    uint i [[thread_position_in_grid]]) {
+  T value = x[i * (x_strides[0] + x_strides[1])];
+  out[i] = has_weight ? value * weight[i * weight_strides[0]] : value;
+}
+
 // One dtype, without a template; accumulated with atomics.
 [[kernel]] void count_bits(
     device const int* x [[buffer(0)]],

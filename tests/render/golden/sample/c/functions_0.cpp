@@ -15,6 +15,7 @@
 #include "ops/count_bits.h"
 #include "ops/cube.h"
 #include "ops/dense.h"
+#include "ops/diagonal.h"
 #include "ops/exp2.h"
 #include "ops/gain.h"
 #include "ops/gated.h"
@@ -472,6 +473,21 @@ extern "C" OPS_API int ops_put(
         call.stream(s));
     mlxgen::c::set(res_0, std::move(results[0]));
     mlxgen::c::set(res_1, std::move(results[1]));
+  });
+}
+
+extern "C" OPS_API int ops_diagonal(
+    mlx_array* res,
+    const mlx_array x,
+    const mlx_array weight /* may be null */,
+    const mlx_stream s) {
+  return mlxgen::c::errors_of_ops().guard([&] {
+    Call call{"diagonal"};
+    call.result(res, "res");
+    mlxgen::c::set(
+        res,
+        ops::diagonal(
+            call.array(x, "x"), call.maybe_array(weight), call.stream(s)));
   });
 }
 

@@ -369,6 +369,14 @@ OPS_API int ops_put(
     double least,
     const mlx_stream s);
 
+/** diagonal. */
+#define ops_diagonal__weight mlxgen_no_array()
+OPS_API int ops_diagonal(
+    mlx_array* res,
+    const mlx_array x,
+    const mlx_array weight /* may be null */,
+    const mlx_stream s);
+
 /** by_hand. */
 OPS_API int ops_by_hand(mlx_array* res, const mlx_array x, const mlx_stream s);
 

@@ -4,6 +4,7 @@
 #include "ops/_picked.h"
 #include "ops/by_hand.h"
 #include "ops/count_bits.h"
+#include "ops/diagonal.h"
 #include "ops/masked.h"
 #include "ops/parts.h"
 #include "ops/powers.h"
@@ -47,6 +48,15 @@ auto total_python(const mlxgen::ArrayArg& x, const mlxgen::StreamArg& s) {
 auto count_bits_python(const mlxgen::ArrayArg& x, const mlxgen::StreamArg& s) {
   auto like = mlxgen::weak_dtype(x);
   return ops::count_bits(mlxgen::get(x, like), s.value);
+}
+
+auto diagonal_python(
+    const mlxgen::ArrayArg& x,
+    const std::optional<mlxgen::ArrayArg>& weight,
+    const mlxgen::StreamArg& s) {
+  auto like = mlxgen::weak_dtype(x, weight);
+  return ops::diagonal(
+      mlxgen::get(x, like), mlxgen::get(weight, like), s.value);
 }
 
 auto by_hand_python(const mlxgen::ArrayArg& x, const mlxgen::StreamArg& s) {
@@ -246,6 +256,31 @@ void bind_2(nb::module_& root) {
 
         Dtypes:
             x: int32
+
+        Raises:
+            ValueError: Arrays must have the shapes and dtypes above.
+      )pbdoc"));
+  root.def(
+      "diagonal",
+      &diagonal_python,
+      "x"_a,
+      "weight"_a = nb::none(),
+      nb::kw_only(),
+      "stream"_a = nb::none(),
+      nb::sig(
+          "def diagonal(x: array, weight: array | None = None, *, stream: StreamOrDevice = None) -> array"),
+      mlxgen::doc(R"pbdoc(
+        diagonal.
+
+        Args:
+            x (array of shape (N, N)): Input array.
+            weight (array of shape (N,), optional): Input array.
+
+        Returns:
+            array of shape (N,), of the promoted dtype: The output array.
+
+        Dtypes:
+            x, weight: float16, bfloat16, float32, float64; integers become float32
 
         Raises:
             ValueError: Arrays must have the shapes and dtypes above.

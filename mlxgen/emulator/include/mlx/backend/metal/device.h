@@ -41,6 +41,9 @@ enum DataType {
 
 struct Size {
   Size(uint64_t w, uint64_t h, uint64_t d) : width(w), height(h), depth(d) {}
+  static Size Make(uint64_t w, uint64_t h, uint64_t d) {
+    return {w, h, d};
+  }
   uint64_t width;
   uint64_t height;
   uint64_t depth;

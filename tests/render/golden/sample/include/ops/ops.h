@@ -13,6 +13,7 @@
 #include "ops/count_bits.h"
 #include "ops/cube.h"
 #include "ops/dense.h"
+#include "ops/diagonal.h"
 #include "ops/dispatch.h"
 #include "ops/exp2.h"
 #include "ops/gain.h"

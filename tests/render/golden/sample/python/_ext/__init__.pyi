@@ -43,6 +43,7 @@ __all__ = [
     "all_types",
     "count_bits",
     "put",
+    "diagonal",
     "by_hand",
     "carry",
     "gain",
@@ -649,6 +650,24 @@ def put(cache: scalar | array, row: scalar | array, place: int, least: float = 0
     Raises:
         ValueError: Arrays must have the shapes and dtypes above.
         ValueError: It cannot be differentiated with respect to cache, row.
+    """
+
+def diagonal(x: array, weight: array | None = None, *, stream: StreamOrDevice = None) -> array:
+    """
+    diagonal.
+
+    Args:
+        x (array of shape (N, N)): Input array.
+        weight (array of shape (N,), optional): Input array.
+
+    Returns:
+        array of shape (N,), of the promoted dtype: The output array.
+
+    Dtypes:
+        x, weight: float16, bfloat16, float32, float64; integers become float32
+
+    Raises:
+        ValueError: Arrays must have the shapes and dtypes above.
     """
 
 def by_hand(x: scalar | array, *, stream: StreamOrDevice = None) -> array:

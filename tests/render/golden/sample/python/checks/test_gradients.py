@@ -36,6 +36,7 @@ CASES = [
     case(ops.norm, {}),
     case(ops.all_types, {'a': 1.0, 'n': 2, 'flag': True, 'text': 't', 'mode': 'q', 'list': [1], 'shape': [2], 'axes': 0, 'dtype': 'float32'}),
     case(ops.count_bits, {}),
+    case(ops.diagonal, {}),
     case(ops.by_hand, {}),
     case(ops.carry, {}),
     case(ops.rows, {}),

@@ -237,6 +237,12 @@ unsafe extern "C" {
         least: f64,
         s: mlx_stream,
     ) -> c_int;
+    pub fn ops_diagonal(
+        res: *mut mlx_array,
+        x: mlx_array,
+        weight: mlx_array,
+        s: mlx_stream,
+    ) -> c_int;
     pub fn ops_by_hand(res: *mut mlx_array, x: mlx_array, s: mlx_stream) -> c_int;
     pub fn ops_carry(
         res_0: *mut mlx_array,

@@ -1147,6 +1147,54 @@ pub fn put(
     Ok(out)
 }
 
+/// The arguments of [`diagonal`] that have a default.
+#[derive(Clone, Copy, Debug)]
+pub struct DiagonalOptions<'a> {
+    /// Input array. Shape `(N,)`. Default: `None`.
+    pub weight: Option<&'a Array>,
+}
+
+impl Default for DiagonalOptions<'_> {
+    fn default() -> Self {
+        Self { weight: None }
+    }
+}
+
+/// diagonal.
+///
+/// # Arguments
+///
+/// - `x` of shape `(N, N)`: Input array.
+///
+/// # Returns
+///
+/// Array of shape `(N,)`.
+///
+/// # Errors
+///
+/// A call breaks one of these rules:
+///
+/// - Every array has the documented shape.
+///
+/// # Examples
+///
+/// ```
+/// use ops::{Array, DiagonalOptions, Dtype, Stream};
+///
+/// let x = Array::spread(-2.0, 2.0, &[3, 4], Dtype::Float32)?;
+/// let out = ops::diagonal(&x, DiagonalOptions::default(), &Stream::default())?;
+/// out.eval()?;
+/// # Ok::<(), ops::Error>(())
+/// ```
+pub fn diagonal(x: &Array, options: DiagonalOptions<'_>, stream: &Stream) -> Result<Array> {
+    let mut out = Array::empty();
+    // SAFETY: the handles and pointers are valid during the call.
+    error::call(|| unsafe {
+        ffi::ops_diagonal(&mut out.0, x.0, pass::array(options.weight), stream.0)
+    })?;
+    Ok(out)
+}
+
 /// by_hand.
 ///
 /// # Arguments
