@@ -142,6 +142,16 @@ def test_aten_compares_like_with_like(benchmarks: ModuleType) -> None:
                 np.testing.assert_allclose(x, y, 1e-4, 1e-5, True, case.name)
 
 
+def test_quantized_programs_compute_the_same(benchmarks: ModuleType) -> None:
+    pytest.importorskip("mlx_aten", reason="mlx_aten is not built")
+    module = importlib.import_module("benchmarks.aten_quantized")
+    x = mx.random.normal((3, 64), key=mx.random.key(1))
+    with mx.stream(mx.cpu):
+        exact, eight, packed, integers = (module.model(kind, 64)(x)[0] for kind in module.KINDS)
+        np.testing.assert_allclose(packed, integers, 0, 1e-4)
+        np.testing.assert_allclose(eight, exact, 0, 0.1)
+
+
 def test_the_wrapper_computes_what_models_compute(benchmarks: ModuleType) -> None:
     pytest.importorskip("mlx_aten", reason="mlx_aten is not built")
     module = importlib.import_module("benchmarks.aten_models")

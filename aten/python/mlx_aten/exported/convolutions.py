@@ -19,7 +19,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .program import Node, Ref, Tensor
+from .program import Node, Ref, Tensor, is_dtype
 
 Function = Callable[..., Any]
 
@@ -241,7 +241,7 @@ def faster(function: Function, node: Node, tensors: Mapping[str, Tensor]) -> Fun
     values = [i.value.name if isinstance(i.value, Ref) else "" for i in node.inputs[:2]]
     input, weight = (tensors.get(value) for value in values)
     result = tensors.get(next(node.outputs(), ""))
-    if input is None or weight is None or result is None or input.dtype != mx.float32:
+    if input is None or weight is None or result is None or not is_dtype(input, mx.float32):
         return function
     places = result.shape[:-1] if name == "linear" else (*result.shape[:1], *result.shape[2:])
     sizes = (*places, *weight.shape[:2])

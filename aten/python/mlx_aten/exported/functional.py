@@ -23,6 +23,7 @@ from .program import (
     Ref,
     Tensor,
     Value,
+    is_dtype,
     names_of,
     reads,
     replace_refs,
@@ -177,7 +178,7 @@ class _Functional:
             return not node.get("train") or node.get("p") == 0
         if node.target in RESHAPES:
             return _is_view(before, after)
-        if before.dtype != after.dtype or node.get("copy"):
+        if not is_dtype(before, after.dtype) or node.get("copy"):
             return False
         return True if before.strides == after.strides else (False if after.contiguous else None)
 

@@ -12,7 +12,7 @@ from itertools import count
 
 import mlx.core as mx
 
-from .program import Graph, Input, Node, Ref, Tensor, Value, reads
+from .program import Graph, Input, Node, Ref, Tensor, Value, is_dtype, reads
 
 # Elementwise operators of several arrays, whose dtypes torch promotes.
 PROMOTED = {
@@ -125,8 +125,7 @@ class _Preparation:
     ) -> Value:
         """Return an index that is inside of an axis."""
         found, of = self.type_of(index), self.type_of(array)
-        is_mask = found is not None and found.dtype == mx.bool_
-        if not isinstance(index, Ref) or is_mask:
+        if not isinstance(index, Ref) or is_dtype(found, mx.bool_):
             return index
         if of is not None and axis in range(len(of.shape)) and self.counts(index, of.shape[axis]):
             return index
@@ -158,7 +157,7 @@ class _Preparation:
         types = {name: found for name, value in values.items() if (found := self.type_of(value))}
         result, first = self.tensors.get(next(node.outputs(), "")), types.get("self")
         if type(values.get("other")) is int and first is not None and result is not None:
-            if first.dtype == result.dtype:
+            if is_dtype(first, result.dtype):
                 values["other"] = _wrapped(values["other"], first)
             elif _kind(result.dtype) == KINDS.index(mx.floating):
                 values["other"] = float(values["other"])

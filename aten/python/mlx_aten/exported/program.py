@@ -108,6 +108,12 @@ class Tensor:
         return True
 
 
+def is_dtype(tensor: Tensor | None, dtype: mx.Dtype | None) -> bool:
+    """Return whether an array has a dtype; MLX's cannot be compared with None."""
+    known = tensor is not None and tensor.dtype is not None and dtype is not None
+    return known and tensor.dtype == dtype
+
+
 @dataclass
 class Graph:
     """The nodes in the order in which they run."""

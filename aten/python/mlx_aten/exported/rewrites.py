@@ -23,6 +23,7 @@ from .program import (
     Ref,
     Tensor,
     Value,
+    is_dtype,
     reads,
     refs_of,
     replace_refs,
@@ -199,7 +200,7 @@ def _returns_argument(node: Node, graph: Graph) -> bool:
     if before is None or after is None or before.dtype is None:
         return False
     if node.target in CONVERSIONS | LIKE:
-        return before.dtype == after.dtype
+        return is_dtype(before, after.dtype)
     return node.target in EXPANSIONS and before.shape == after.shape
 
 
