@@ -111,6 +111,12 @@ def test_mistake(mistake: str) -> None:
     assert "__" not in message
 
 
+def test_bfloat_is_named() -> None:
+    (message,) = check("threadgroup T* p = y; p[0] = 1;", dtype="bfloat")
+    assert "bfloat" in message
+    assert "double" not in message
+
+
 @pytest.mark.parametrize("path", sorted(KERNELS.rglob("*.metal")), ids=lambda path: path.stem)
 def test_own_kernels(path: Path) -> None:
     found = check_spaces(path, [KERNELS, mlx_include()], text=instantiated(path))
