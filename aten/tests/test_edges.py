@@ -164,7 +164,7 @@ SUMS: dict[str, tuple[Callable[..., Any], Callable[[np.ndarray[Any, Any]], Any]]
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("case", SUMS)
 def test_sums_of_half_precision(case: str, dtype: mx.Dtype) -> None:
-    """What is in range has a result in range, rounded once, and a finite gradient."""
+    """Results in range are found and rounded once, and gradients are finite."""
     function, exact = SUMS[case]
     x = (250 + 50 * mx.sin(mx.arange(8 * 3000).reshape(8, 3000) * 0.7)).astype(dtype)
     if case == "mse_loss":
