@@ -52,7 +52,7 @@ class Message(NamedTuple):
     helps: dict[str, str]
     fixes: dict[str, tuple[str, bool]]  # text, certain
     note: str = ""
-    problems: Mapping[str, str] = {}  # the texts of the parameter `problem`, by name
+    problems: Mapping[str, str] = {}  # values of the parameter `problem`, by name
 
     def filled(self, keys: Iterable[str], about: Mapping[str, object]) -> Rendered:
         """Fill in the templates, with the help of the first key that has one, else the default."""

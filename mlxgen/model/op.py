@@ -318,7 +318,7 @@ class Rule:
 
 
 class Holds(enum.Enum):
-    """What a Metal launch binds."""
+    """A kind of parameter that a launch binds."""
 
     INPUT = "input"
     OUTPUT = "output"

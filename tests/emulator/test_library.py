@@ -20,7 +20,7 @@ VALUES = {
     "int(b) + (b < 2) + uint(b)": 3,
     # zero, as the elements of an array that has fewer initializers
     "zeros[1].y + vec<float, 3>().z": 0,
-    # vectors beside scalars
+    # vectors next to scalars
     "max(v, 0.0f).x + max(2.5f, v).y + pow(v, 2.0f).z": 11.5,
     "clamp(v, -0.5f, 2.0f).z + fma(2.0f, v, v).y + mix(v, 3.0f, 0.5f).x": 9,
     "step(0.0f, v).x + smoothstep(0.0f, 1.0f, v).y + select(v, 7.0f, v > 2.0f).z": 8,
@@ -139,7 +139,7 @@ def test_coherent(load):
 
 
 def test_definitions_that_differ_by_address_spaces(load):
-    """The same functor for values and for references, and a class for each address space."""
+    """A functor for values and for references, and a class for each address space."""
     text = f"""{HEAD}
 template <typename T> struct Sum {{
   T operator()(T a, T b) {{ return a + b; }}

@@ -159,7 +159,7 @@ constexpr auto each(F f, const vec<T, N>& a, const V&... rest) {
   return out;
 }
 
-// A function of components, for vectors; a scalar beside a vector stands for a
+// A function of components, for vectors; a scalar next to a vector stands for a
 // vector of it.
 using mlxgen_metal::Same;
 template <typename S>
