@@ -33,7 +33,7 @@ _LOCAL = re.compile(
     r"(?!(?:device|constant|threadgroup|thread|auto|return|delete|throw|case|else|goto|do|using)\b)"
     r"[A-Za-z_]\w*(?:\s+const)?\s*([*&])\s*([A-Za-z_]\w*)\s*(?=[=;])"
 )
-_CALL = re.compile(r"(\w*\s*::\s*|\.\s*|->\s*)?\b([A-Za-z_]\w*)\s*(?=[(<])")
+_CALL = re.compile(r"(\w*\s*::\s*|\.\s*|->\s*)?\b([A-Za-z_]\w*)\s*([(<])")
 _LIBRARY = re.compile(
     r"(?<![\w.:>])(threadgroup_barrier|simdgroup_barrier|simd_sum|simd_max|simd_min|exp|log|sqrt"
     r"|rsqrt|fabs|floor|ceil|rint|trunc|sin|cos|tanh|pow|fma|isnan|isinf|mem_flags|precise|fast"
@@ -137,7 +137,8 @@ def _bodies(unit: Unit) -> Iterator[tuple[Function, str]]:
 def _recursion(unit: Unit) -> Iterator[SourceError]:
     """Report functions that call themselves, directly or through others.
 
-    Overloaded functions are skipped, because a call does not show which overload it means.
+    Overloaded functions are skipped, because a call does not show which overload it means. A call
+    with template arguments next to ``if constexpr`` can be another instantiation, at compile time.
     """
     named = defaultdict(list)
     for function, body in _bodies(unit):
@@ -149,7 +150,11 @@ def _recursion(unit: Unit) -> Iterator[SourceError]:
         return known is not None and scope.rstrip(": \n\t") in ("", *known)
 
     calls = {
-        name: {callee for scope, callee in _CALL.findall(body) if means(scope, callee)}
+        name: {
+            callee
+            for scope, callee, opened in _CALL.findall(body)
+            if means(scope, callee) and (opened == "(" or "if constexpr" not in body)
+        }
         for name, (_, body) in single.items()
     }
     for name, (function, _) in single.items():

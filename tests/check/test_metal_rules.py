@@ -141,6 +141,14 @@ def test_recursion_through_others() -> None:
     assert set(codes(text)) == {"MG802"}
 
 
+def test_recursion_of_templates() -> None:
+    """As in MLX's ``steel``: each instantiation calls the next one, until the last."""
+    text = "template <int N> int f(int n) { if constexpr (N > 0) return f<N - 1>(n); return n; }"
+    assert codes(text) == []
+    assert codes(text.replace("f<N - 1>(n)", "f(n)")) == ["MG802"]
+    assert codes(text.replace("if constexpr (N > 0)", "")) == ["MG802"]
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
