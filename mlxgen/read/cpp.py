@@ -57,7 +57,7 @@ _BLANKED_METAL = re.compile(
 )
 _ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
-LINE = re.compile(r"^[ \t]*([A-Za-z_]\w*)\((?:[^()\n]|\([^()\n]*\))*\)[ \t]*;?[ \t]*$", re.M)
+LINE = re.compile(r"^[ \t]*([A-Za-z_]\w*)\((?:[^()\n]|\([^()\n]*\))*\)[ \t]*(;?)[ \t]*$", re.M)
 _REQUIRES = re.compile(r"\brequires\b")
 _INLINE = re.compile(r"\b(?:inline|static|constexpr|consteval)\b")
 _MAX_FUNCTIONS = 10_000  # in a file
@@ -235,8 +235,11 @@ class _Walk:
         blanked = _BLANKED_METAL if metal else _BLANKED_CPP
         plain = blanked.sub(lambda m: " " * len(m[0]), self.text)
         if metal:  # without a semicolon, a macro's call looks like a part of what follows
+            # An `else` may need the semicolon.
             macros = source.macros
-            plain = LINE.sub(lambda m: m[0] if macros.get(m[1], m) else " " * len(m[0]), plain)
+            plain = LINE.sub(
+                lambda m: m[0] if macros.get(m[1], m) else m[2].rjust(len(m[0])), plain
+            )
         # Byte offsets of the syntax tree then equal character offsets.
         self.plain = re.sub(r"[^\x00-\x7f]", "_", plain)
         root = PARSER.parse(self.plain.encode()).root_node

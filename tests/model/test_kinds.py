@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxgen.model.cpp import INT, INT64
+from mlxgen.model.cpp import INT64
 from mlxgen.model.dtypes import CPP_TYPES, DTYPES, METAL_SAME, METAL_TYPES
 from mlxgen.model.kinds import BY_VALUE, KINDS, METAL_INTS, Kind
 from mlxgen.model.signature import Type
@@ -33,6 +33,7 @@ def test_metal_types():
 
 
 def test_numbers_are_not_cut():
-    wide = Type(Kind.INT, int64=True).wide
-    assert wide(KINDS[Kind.INT].scalars) == wide(KINDS[Kind.INT].metal) == (INT64,)
-    assert Type(Kind.INT).wide(KINDS[Kind.INT].metal) == (INT, INT64)
+    wide, metal = Type(Kind.INT, int64=True).wide, KINDS[Kind.INT].metal
+    assert wide(KINDS[Kind.INT].scalars) == (INT64,)
+    assert [type.name for type in wide(metal)] == ["int64_t", "uint64_t"]
+    assert Type(Kind.INT).wide(metal) == metal
