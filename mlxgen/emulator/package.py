@@ -184,7 +184,7 @@ def build_package(
     say(f"Compiling the Metal kernels of {len(ops)} operators")
     broken = _compile_kernels(next((build / "lib").glob(f"lib{settings.name}.*")), folder, jobs)
     for error in broken:
-        say(error)
+        print(f"error: {error}", file=sys.stderr)
     kernels = {op.name: tuple(_host_names(op, kernel)) for op, kernel in ops}
     package = EmulatedPackage(settings, folder, kernels, broken)
     shutil.rmtree(package.path, ignore_errors=True)

@@ -18,6 +18,7 @@ VALUES = {
     "(c ? b : 0.25f) + 1": 2.5,
     "float(true ? 1 : b) + (b ? 1 : 0) + !b": 2,
     "int(b) + (b < 2) + uint(b)": 3,
+    "(sum += b, sum *= b, sum -= b, sum /= b, sum)": 1,
     # zero, as the elements of an array that has fewer initializers
     "zeros[1].y + vec<float, 3>().z": 0,
     # vectors next to scalars
@@ -68,6 +69,7 @@ def test_values(load):
   bool c = id == 0;
   int i = 2;
   bfloat b = 1.5bf;
+  float sum = 0.5f;
   float3 v = given[1], zeros[2] = {{float3(0)}};
   packed_float3 p = given[0];
   float2x2 m(float2(1, 2), float2(3, 4));

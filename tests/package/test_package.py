@@ -676,8 +676,8 @@ def test_metal_kernels_are_tested_without_a_gpu(
         kernel.write_text(before.replace("T(alpha * x", "T(alpha * z"), encoding="utf-8")
         done = metal_test()
         assert done.returncode == 1
-        assert re.search(r"error: .*tiny_ops\.axpby[\w.]*\.metal.* does not compile", done.stderr)
-        assert re.search(r":\d+:\d+: error: .*\Wz\W", done.stderr)
+        assert "error: tiny_ops.axpby does not compile:" in done.stderr
+        assert re.search(r"axpby\.metal:\d+:\d+: error: .*\Wz\W", done.stderr)
 
         kernel.write_text(before.replace("float alpha", "double alpha"), encoding="utf-8")
         done = metal_test()

@@ -54,6 +54,9 @@ class bfloat {
   friend constexpr float operator op(float a, bfloat b) {          \
     return a op static_cast<float>(b);                             \
   }                                                                \
+  friend constexpr float& operator op## = (float& a, bfloat b) {   \
+    return a = a op b;                                             \
+  }                                                                \
   template <typename T>                                            \
   constexpr bfloat& operator op## = (T b) {                        \
     return *this = bfloat(static_cast<float>(*this op b));         \
