@@ -363,6 +363,19 @@ class MetalTranslator(Overloads):
                 raise self.error("constant_index", i)
             self.constants.append((self.texts[i - 1], index))
             self.new |= {j: "static" for j in range(start, i) if self.texts[j] == "constant"}
+        self._computed_constants({name for name, _ in self.constants})
+
+    def _computed_constants(self, unset: set[str]) -> None:
+        """Convert `constant T m = !n;` to an object that computes its value when it is used."""
+        for i in [i for i, text in enumerate(self.texts) if unset and text == "="]:
+            start, end = i, self.texts.index(";", i)
+            while start and self.texts[start - 1] not in (";", "{", "}"):
+                start -= 1
+            if self.texts[start] == "constant" and not unset.isdisjoint(self.texts[i:end]):
+                name = self.texts[i - 1]
+                unset.add(name)
+                self.new |= {start: "static const struct { operator", i - 1: " () const { return"}
+                self.new |= {i: " ", end: f"; }} }} {name}{{}};"}
 
     # -- entries
 

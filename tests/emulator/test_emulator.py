@@ -143,8 +143,10 @@ def test_function_constants(load, x):
     source = f"""{HEAD}
     constant bool twice [[function_constant(3)]];
     constant int shift [[function_constant(4)]];
+    constant bool once = !twice;
+    constant float half_of_it = shift / 2.0f;
     [[kernel]] void f(device const float* x, device float* y, uint i [[thread_position_in_grid]]) {{
-      y[i] = (twice ? 2 * x[i] : x[i]) + shift;
+      y[i] = (once ? x[i] : 2 * x[i]) + 2 * half_of_it;
     }}"""
     library = load(text=source)
     y = np.empty_like(x)
