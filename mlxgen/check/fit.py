@@ -42,7 +42,7 @@ QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
 
 _NAMESPACE = re.compile(r"\b(?:mlxgen|mx|std|mlx|core)::")
 _NO_TYPE = re.compile(r"(?<![<,] )(?<![<,])\bconst\b|&|\s+")
-_ATOMIC = re.compile(r"^(metal::)?(atomic|mlx_atomic)<(.*)>$")
+_ATOMIC = re.compile(r"^(?:metal::)?(?:(?:mlx_)?atomic<(.*)>|atomic_(\w+))$")
 _VECTOR = re.compile(r"(?:metal::)?vec<(\w+),[234]>|(?:packed_)?([a-z]+)[234]")
 _SEVERAL = re.compile(r"[*&\])].*[*&]|\(")  # a pointer to a pointer, a reference to an array, ...
 _SHARED = ("device", "constant", "threadgroup")  # address spaces without a kernel's locals
@@ -145,7 +145,7 @@ class Expected(NamedTuple):
         elements = (element,) if function.template or element in self.elements else self.elements
         types = dict.fromkeys(type.filled(e) for type in want.types for e in elements)
         is_atomic = self.is_kernel and want.is_output
-        base = plain(_ATOMIC.sub(r"\3", param.base) if is_atomic else param.base, self.metal)
+        base = plain(_ATOMIC.sub(r"\1\2", param.base) if is_atomic else param.base, self.metal)
         if want.holds in (Holds.INPUT, Holds.OUTPUT):
             if base in ("void", "int8_t") and param.pointer:  # bytes, that the kernel converts
                 types |= {t._replace(name=base): None for t in types}

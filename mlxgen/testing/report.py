@@ -43,10 +43,10 @@ class Failure:
         if isinstance(error, Mismatch):
             parts = error.argument, error.element, error.got, error.expected
             return cls(operator, check, error.message, *parts)
-        lines = str(error).strip().splitlines() or [""]
-        text = f"{type(error).__name__}: {lines[0]}"
-        if isinstance(error, AssertionError):
-            text = lines[0]
+        first, *more = str(error).strip().splitlines() or [""]
+        if first.endswith(":") and more:  # such as the first error of a compiler
+            first = f"{first} {more[0].strip()}"
+        text = first if isinstance(error, AssertionError) else f"{type(error).__name__}: {first}"
         return cls(operator, check, text, error=error)
 
 

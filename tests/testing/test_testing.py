@@ -9,6 +9,7 @@ from evaluation import in_thread
 
 from mlxgen import testing
 from mlxgen.testing.compare import to_numpy
+from mlxgen.testing.report import Failure
 
 rng = np.random.default_rng(0)
 X = mx.array(rng.uniform(-2, 2, (3, 4)), dtype=mx.float64)
@@ -458,3 +459,16 @@ def test_names_of_plain_functions():
     assert testing.Function.of(op, 2).args == ("left", "right")
     assert testing.Function.of(mx.add, 2).arg(1) == "args[1]"
     assert re.match(r"args\[0\]\[1\]", testing.element_of("args[0]", mx.zeros(2), 1))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("one\ntwo"), "RuntimeError: one"),
+        (AssertionError("one:"), "one:"),
+        (AssertionError("it does not compile:\n  f.metal:1:2: error\nmore"), None),
+    ],
+)
+def test_lines_of_messages(error, message):
+    shown = message or "it does not compile: f.metal:1:2: error"
+    assert Failure.of("f", "sample", error).message == shown

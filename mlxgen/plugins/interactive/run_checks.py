@@ -17,6 +17,7 @@ from typing import Any
 
 from .load import imported
 
+SHOWN = 3  # errors of kernels in the message of a check
 LONGEST = 300
 """Seconds after which a check that has not ended is stopped."""
 
@@ -74,7 +75,10 @@ def _run(given: dict[str, Any], tell: Callable[..., None]) -> None:
             launched, errors = report()
             launches = launched.total()
             if errors:  # they explain wrong numbers
-                failure = Failure(check.place, check.name, "; ".join(dict.fromkeys(errors)))
+                different = [*dict.fromkeys(errors)]
+                more = [f"and {len(different) - SHOWN} more"] if len(different) > SHOWN else []
+                message = "; ".join(different[:SHOWN] + more)
+                failure = Failure(check.place, check.name, message)
         shown = failure and asdict(replace(failure, error=None))
         tell(op=op, failure=shown, seconds=perf_counter() - begin, launches=launches)
     faulthandler.cancel_dump_traceback_later()
