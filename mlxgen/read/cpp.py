@@ -55,7 +55,7 @@ _BLANKED_METAL = re.compile(
     r"|\bcoherent\b(?:\s*\(\w+\))?(?=\s+\w)",
     re.S,
 )
-_ATTRIBUTE = re.compile(r"(\w+)(?:\(\s*([^()]*?)\s*\))?")
+_ATTRIBUTE = re.compile(r"(\w+)(?:\s*\(\s*([^()]*?)\s*\))?")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 LINE = re.compile(r"^[ \t]*([A-Za-z_]\w*)\((?:[^()\n]|\([^()\n]*\))*\)[ \t]*(;?)[ \t]*$", re.M)
 _REQUIRES = re.compile(r"\brequires\b")
