@@ -80,6 +80,13 @@ def test_template(dtype: mx.Dtype) -> None:
         same(run(source, x, call={"template": template}).astype(mx.float32), expected)
 
 
+def test_sizes_of_numpy() -> None:
+    grid, threadgroup = (np.int64(12), 1, 1), (np.int32(4), 1, 1)
+    shapes = [(np.int64(3), 4)]
+    call = {"grid": grid, "threadgroup": threadgroup, "output_shapes": shapes}
+    same(run(COPY, X, call=call), X)
+
+
 def test_header_and_utils_of_mlx() -> None:
     header = "template <typename T> T twice(T x) { return x + x; }"
     source = "uint i = thread_position_in_grid.x; y[i] = twice(x[i]) + ceildiv(7, 2);"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, NoReturn
+from operator import index
+from typing import Any, NoReturn, SupportsIndex
 
 import mlx.core as mx
 
@@ -100,8 +101,8 @@ class EmulatedKernel:
             self._shape(name, shape)
             for name, shape in zip(declared.outputs, output_shapes, strict=True)
         ]
-        self._sizes("grid", grid, "at least 1 thread along each axis")
-        self._sizes("threadgroup", threadgroup, _GROUP)
+        grid = self._sizes("grid", grid, "at least 1 thread along each axis")
+        threadgroup = self._sizes("threadgroup", threadgroup, _GROUP)
         if prod(threadgroup) > MAX_THREADS:
             sizes = " x ".join(map(str, threadgroup))
             message = f"a threadgroup of {sizes} threads exceeds the maximum of {MAX_THREADS}"
@@ -153,18 +154,19 @@ class EmulatedKernel:
             self._fail(ValueError, f"{what} is float64, which Metal lacks", "use mx.float32")
 
     def _shape(self, name: str, shape: Any) -> list[int]:
-        right = isinstance(shape, list | tuple) and all(isinstance(n, int) for n in shape)
+        right = isinstance(shape, list | tuple) and all(isinstance(n, SupportsIndex) for n in shape)
         if not right or min(shape, default=0) < 0:
             message = f"the shape of output '{name}' is {shape!r}"
             self._fail(ValueError if right else TypeError, message, "give sizes of at least 0")
-        return list(shape)
+        return [*map(index, shape)]
 
-    def _sizes(self, name: str, sizes: Sequence[int], help: str) -> None:
-        right = len(sizes) == 3 and all(isinstance(n, int) for n in sizes)
+    def _sizes(self, name: str, sizes: Sequence[int], help: str) -> list[int]:
+        right = len(sizes) == 3 and all(isinstance(n, SupportsIndex) for n in sizes)
         if not right or not all(1 <= n < 2**31 for n in sizes):
             kind = ValueError if right else TypeError
             message = f"`{name}` must be three sizes, but is {tuple(sizes)}"
             self._fail(kind, message, f"give {help}")
+        return [*map(index, sizes)]
 
     def _template(self, given: Any) -> list[tuple[str, str, str]]:
         found = []
