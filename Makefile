@@ -60,7 +60,7 @@ LEFT_OUT := Left out: the tests marked `extended`, and other Metal kernels. `mak
 test: .venv/.ready ## Run the tests in minutes (PYTEST_ARGS="-k name": only some tests, with what they need)
 	@needed="$(NEEDED)" && $(MAKE) --no-print-directory $$needed
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-m 'not extended' tests $(PARALLEL)); status=$$?; \
-	  $(if $(PYTEST_ARGS),,PYTHONPATH='$(filter-out .venv,$(ATEN))' $(BIN)/python -m pytest -m 'not extended' aten/tests || \
+	  $(if $(PYTEST_ARGS),,PYTHONPATH='$(filter-out .venv,$(ATEN))' $(BIN)/python -m pytest -m 'not extended' aten/tests/test_samples.py || \
 	  status=1; $(BIN)/mlxgen test --metal $(METAL_OPS) || status=1; echo '$(LEFT_OUT)';) exit $$status
 
 # The tests of mlx_aten have processes of their own: after tests of mlxops and of emulated kernels, an
