@@ -93,7 +93,7 @@ def _elsewhere(words: dict[str, Others]) -> dict[str, list[tuple[str, bool]]]:
 
 
 Scope = Literal[
-    "cpp", "length", "metal", "argument", "gradients", "kernels", "generated", "not in Metal"
+    "everything", "cpp", "metal", "argument", "gradients", "kernels", "generated", "not in Metal"
 ]
 Location = Literal[
     "locals",

@@ -23,7 +23,7 @@ from ..read.cpp import Function
 from ..read.keys import KernelEntry
 from .arguments import expand_dtypes
 from .context import Environment, Path
-from .fit import Lookup
+from .fit import Lookup, Mismatch, mismatch
 
 MAX_BUFFERS = 31  # that Metal binds
 
@@ -70,7 +70,7 @@ class Dispatch(Lookup):
         found = expand_dtypes(self.context, self.spec.dtypes, path)
         kept = tuple(dtype for dtype in every if dtype in found)
         for other in [d for d in found if not kept or d in {*self.spec.dtypes} - {*every}][:1]:
-            self.context.error("not_of_entry", path, dtype=other, known=", ".join(every))
+            self.context.error("not_of_entry", path, dtype=other, known=every)
         return kept or every
 
     @property
@@ -127,14 +127,14 @@ class Dispatch(Lookup):
         """The C++ element type of each output."""
         return tuple(map(element_type, self.outputs or ()))
 
-    def template_problem(self, function: Function) -> str | None:
+    def template_problem(self, function: Function) -> Mismatch | None:
         """Return the reason why a function is not a template over the entry's dtypes, if any."""
         dtypes = self.metal_dtypes if self.backend == "metal" else self.dtypes
         kinds, elementwise = function.template_kinds, self.context.elementwise
         if not kinds and not elementwise and len(dtypes) > 1:
-            return f"it must be a template, because the entry allows {', '.join(dtypes)}"
+            return mismatch("no_template", function.span, dtypes=dtypes)
         if kinds and (_NUMBER.fullmatch(kinds[0]) or function.template[0].endswith("...")):
-            return "its first template parameter must be the dtype: `typename T`"
+            return mismatch("no_dtype", function.span)
         asked = f"{' '.join(kinds)} {function.requires}"
         if re.search(r"!|\|\||\bnot\b|\bor\b", asked):
             return None
@@ -143,12 +143,11 @@ class Dispatch(Lookup):
         for concept in _CONCEPT.findall(asked):
             for dtype in dtypes:
                 if ("float32" if dtype in as_float else dtype) not in _CONCEPTS[concept]:
-                    return f"its template accepts only `{concept}` types, but the entry has {dtype}"
+                    return mismatch("concept", function.span, concept=concept, dtype=dtype)
         return None
 
     def has_dtype(self, dtypes: Sequence[str]) -> bool:
         """Check that at least one dtype remains for the kernel."""
         if not dtypes:
-            given = ", ".join(self.group)
-            self.error("no_dtypes", given=given)
+            self.error("no_dtypes", given=self.group)
         return bool(dtypes)

@@ -9,7 +9,7 @@ functions of a name and reports their mismatches.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path as FilePath
@@ -47,6 +47,7 @@ _VECTOR = re.compile(r"(?:metal::)?vec<(\w+),[234]>|(?:packed_)?([a-z]+)[234]")
 _SEVERAL = re.compile(r"[*&\])].*[*&]|\(")  # a pointer to a pointer, a reference to an array, ...
 _SHARED = ("device", "constant", "threadgroup")  # address spaces without a kernel's locals
 _CPP_SAME = {"int32_t": "int"}
+_MOST = 20  # mismatches of a function that are shown
 
 
 @cache
@@ -80,6 +81,19 @@ def _is_passed(type: CppType, param: Param) -> bool:
     return mark == type.mark and (param.space or "") == type.space and same_const
 
 
+class Mismatch(NamedTuple):
+    """A mismatch of a function: a problem of messages.yaml, its location and its parameters."""
+
+    problem: str
+    span: Span
+    about: Mapping[str, object]
+
+
+def mismatch(problem: str, span: Span, /, **about: object) -> Mismatch:
+    """Return a mismatch; ``about`` are the parameters of its text."""
+    return Mismatch(problem, span, about)
+
+
 class Slot(NamedTuple):
     """A parameter of the expected function."""
 
@@ -109,7 +123,7 @@ class Expected(NamedTuple):
     namespaces: Namespaces = KERNEL
     metal: bool = False
     is_kernel: bool = False
-    also: Callable[[Function], str | None] = lambda function: None
+    also: Callable[[Function], Mismatch | None] = lambda function: None
 
     def declaration(self, name: str) -> Declaration:
         """Return the declaration of a function of that name that would match."""
@@ -117,29 +131,28 @@ class Expected(NamedTuple):
         about = self.namespaces, self.template, self.is_kernel
         return Declaration(last_name(name), self.result, params, *about)
 
-    def problems(self, function: Function) -> list[Related]:
+    def problems(self, function: Function) -> list[Mismatch]:
         """Return the mismatches of a function."""
-        given, wanted = len(function.params), len(self.params)
-        number = f"it has {given} parameter{'s' * (given != 1)}, but the entry requires {wanted}"
+        span, given, wanted = function.span, len(function.params), len(self.params)
+        number = mismatch("number", span, given=given, wanted=wanted)
+        if problem := self.also(function):
+            return [problem]
+        if given < wanted or (given > wanted and function.params[wanted].default is None):
+            return [number]
+        if function.template and not self.template:
+            return [mismatch("template", span)]
         names = [want.name for want in self.params]
         pairs = list(zip(self.params, function.params, strict=False))
         moved = any(param.name in names and param.name != want.name for want, param in pairs)
-        if not (problem := self.also(function)):
-            if given < wanted or (given > wanted and function.params[wanted].default is None):
-                problem = number
-            elif function.template and not self.template:
-                problem = "it is a template"
-            elif moved and given == wanted:
-                listed = ", ".join(param.name or param.type for param in function.params)
-                problem = f"its parameters are in the wrong order: {listed}"
-            else:
-                found = [self.mismatch(function, *pair) for pair in pairs]
-                if given == wanted or not any(found):
-                    return list(filter(None, (*found, self.other_result(function))))
-                problem = number
-        return [Related(problem, function.span)]
+        if moved and given == wanted:
+            params = [param.name or param.type for param in function.params]
+            return [mismatch("order", span, params=params)]
+        found = [*filter(None, (self.other_param(function, *pair) for pair in pairs))]
+        if found and given > wanted:
+            return [number]
+        return [*found, *filter(None, [self.other_result(function)])]
 
-    def mismatch(self, function: Function, want: Slot, param: Param) -> Related | None:
+    def other_param(self, function: Function, want: Slot, param: Param) -> Mismatch | None:
         """Return the mismatch of a parameter, if any."""
         element = self.element(function)
         elements = (element,) if function.template or element in self.elements else self.elements
@@ -153,22 +166,20 @@ class Expected(NamedTuple):
                 base = plain(vector[1] or vector[2], self.metal)
         if any(_is_passed(type, param) and _plain(type, self.metal) == base for type in types):
             return None
-        what = f"{'the output ' * want.is_output}'{want.name}'{want.note}"
-        if param.name != want.name:
-            what = f"{repr(param.name) if param.name else 'the parameter'} for {what}"
-        *more, last = [f"`{type.text(self.namespaces)}`" for type in types]
-        shown = f"{', '.join(more)} or {last}" if more else last
-        return Related(f"{what} must be {shown}, not `{param.type}`", param.span)
+        problems = ("output", "output_as") if want.is_output else ("param", "param_as")
+        problem = problems[param.name not in ("", want.name)]
+        texts = [f"`{type.text(self.namespaces)}`" for type in types]
+        return mismatch(problem, param.span, param=param, want=want, types=texts)
 
-    def other_result(self, function: Function) -> Related | None:
+    def other_result(self, function: Function) -> Mismatch | None:
         """Return the mismatch of a function's return type, if any."""
         result = self.result.filled(self.element(function))
         if plain(function.result, self.metal) == _plain(result, self.metal):
             return None
-        shown = result.text(self.namespaces)
-        return Related(f"it must return `{shown}`, not `{function.result}`", function.span)
+        wanted = result.text(self.namespaces)
+        return mismatch("result", function.span, wanted=wanted, given=function.result)
 
-    def ambiguity(self, overloads: Sequence[Function]) -> str | None:
+    def ambiguity(self, overloads: Sequence[Function]) -> Mismatch | None:
         """Return the reason why a call of these overloads would be ambiguous, if any.
 
         Overloads may differ only in element types, not in the types of other parameters.
@@ -176,7 +187,7 @@ class Expected(NamedTuple):
         for i, want in enumerate(self.params):
             bases = [(CppType(f.params[i].base), self.element(f)) for f in overloads]
             if len({plain(base.name) for base, element in bases if base != element}) > 1:
-                return f"its overloads differ in the type of '{want.name}'"
+                return mismatch("ambiguous", overloads[0].span, want=want)
         return None
 
     def element(self, function: Function) -> CppType:
@@ -219,27 +230,19 @@ class Lookup:
         guess = did_you_mean(self.name, sorted(set(names)))
         guess = replace(guess, certain=False)  # the function may not be written yet
         wanted = expected.declaration(self.name)._replace(missing_in=folder)
-        about = {"what": what, "folder": self.context.settings.relative(folder), "guess": guess}
+        about = {"problem": what, "folder": self.context.settings.relative(folder), "guess": guess}
         related = sources.unread_places(self.name)
         self.error(f"no_{self.kind}", **about, expected=wanted, related=related)
 
-    def mismatched(
-        self, function: Function, problems: str | Sequence[Related], expected: Expected
-    ) -> None:
+    def mismatched(self, expected: Expected, *problems: Mismatch) -> None:
         """Report mismatches with their locations in the function's file."""
-        if isinstance(problems, str):
-            problems = [Related(problems, function.span)]
         count, wanted = len(problems), expected.declaration(self.name)
-        if count == 1:
-            problem, span = problems[0]
-            wrong = f"mismatch_of_{self.kind}"
-            self.error(wrong, problem=problem, expected=wanted, related=[span])
-        else:
-            wrong = f"mismatches_of_{self.kind}"
-            code, text, help, _ = MESSAGES(wrong, name=self.name, count=count, expected=wanted)
-            notes = [f"and {count - 20} more"] * (count > 20)
-            more = {"related": problems[:20], "notes": notes, "expected": wanted}
-            self.context.report(code, text, self.path, help, **more)
+        wrong = f"mismatches_of_{self.kind}" if count > 1 else f"mismatch_of_{self.kind}"
+        about = {"name": self.name, "count": count, "expected": wanted}
+        said = [MESSAGES(wrong, problem=p.problem, **about, **p.about) for p in problems[:_MOST]]
+        related = [Related(one.note, p.span) for one, p in zip(said, problems, strict=False)]
+        code, text, help, _ = said[0]
+        self.context.report(code, text, self.path, help, related=related, expected=wanted)
 
     def fitting(
         self,
@@ -251,25 +254,25 @@ class Lookup:
         fitting = [f for f in found if not expected.problems(f)]
         names = sorted({f.qualified_name for f in fitting})
         if len(names) > 1:
-            self.error("two_namespaces", names=" or ".join(names))
+            self.error("two_namespaces", names=names)
             return []
         seen = sorted(filter(header, fitting), key=lambda f: not f.is_definition)
         usable = seen if seen and seen[0].template else fitting
         inline = {expected.element(f) for f in fitting if f.inline}  # by any declaration
-        problem: str | Sequence[Related] | None = None
+        problems: Sequence[Mismatch | None] = ()
         if not fitting:
             fitting = sorted(found, key=lambda f: len(f.params) < len(expected.params))
-            problem = expected.problems(fitting[0])
+            problems = expected.problems(fitting[0])
         elif not seen:
-            problem = "it must be in a header (.h), so that generated code can use it"
+            problems = [mismatch("no_header", fitting[0].span)]
         elif not any(f.is_definition for f in usable):
-            problem = "it is declared but not defined"
+            problems = [mismatch("undefined", seen[0].span)]
         elif any(f.is_definition and expected.element(f) not in inline for f in seen):
-            problem = "it must be `inline`, because several sources may include its header"
+            problems = [mismatch("not_inline", seen[0].span)]
         elif not fitting[0].template:
-            problem = expected.ambiguity(fitting)
-        if problem:
-            self.mismatched((seen or fitting)[0], problem, expected)
+            problems = [expected.ambiguity(fitting)]
+        if several := [*filter(None, problems)]:
+            self.mismatched(expected, *several)
             return []
         templates = any(f.template for f in fitting)
         once = self.once(fitting, lambda f: templates or expected.element(f))

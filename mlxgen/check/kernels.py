@@ -20,7 +20,7 @@ from ..read.cpp import Function, find_function
 from ..read.keys import KernelEntry
 from .context import Context, Environment
 from .dispatch import MAX_BUFFERS, Dispatch
-from .fit import QUALIFIED, Expected, Slot, spelled
+from .fit import QUALIFIED, Expected, Mismatch, Slot, mismatch, spelled
 from .metal import kernel_function, launch
 
 _VIEW = re.compile(r"\b(In|Out|Strided)\s*<")
@@ -64,12 +64,12 @@ def _shared(item: Dispatch) -> tuple[Kernel, ...]:
     cpu = _cpu(item)
     if cpu is None or not _has_buffers(item):
         return ()
-    reason = context.sources.unreadable(cpu.include)
-    if reason is not None:
+    if unreadable := context.sources.unreadable(cpu.include):
+        problem, include = unreadable
         context.fail(item.path)
-        if reason:
+        if problem:
             file = context.settings.relative(context.settings.csrc / cpu.include)
-            item.error("not_metal", file=file, reason=reason)
+            item.error("not_metal", file=file, problem=problem, include=include)
         return ()
     dtypes = tuple(d for d in cpu.dtypes if d in METAL_TYPES)
     if not item.has_dtype(dtypes):
@@ -84,18 +84,15 @@ def _scalar_function(item: Dispatch) -> Expected:
     """Return the expected scalar function: it returns one element, or writes several."""
     context, metal = item.context, item.backend == "metal"
 
-    def problem(function: Function) -> str | None:
+    def problem(function: Function) -> Mismatch | None:
         if _has_views(function):
-            return "it is a function over whole arrays, which requires a `shape` rule in the entry"
+            return mismatch("views", function.span)
         if problem := item.template_problem(function):
             return problem
         if len(function.template) > 1 and not _by_sign(function):
-            return (
-                "its only template parameter after the dtype can be `bool positive = false`, "
-                "which is true if all inputs are above 0"
-            )
+            return mismatch("only_positive", function.span)
         if _by_sign(function) and "complex64" in item.group:
-            return "'positive' requires real numbers, but the entry allows complex64"
+            return mismatch("no_sign", function.span)
         return None
 
     params = []
@@ -114,10 +111,10 @@ def _scalar_function(item: Dispatch) -> Expected:
 def _view_function(item: Dispatch) -> Expected:
     """Return the expected function over whole arrays."""
 
-    def problem(function: Function) -> str | None:
+    def problem(function: Function) -> Mismatch | None:
         if not _has_views(function):
-            return "it is a scalar function, but an op with a `shape` rule needs one over views"
-        several = "it has more than one template parameter" if function.template[1:] else None
+            return mismatch("no_views", function.span)
+        several = mismatch("several_templates", function.span) if function.template[1:] else None
         return item.template_problem(function) or several
 
     params = [Slot(p.declared, _view_types(item, p)) for p in item.passed]
@@ -158,10 +155,9 @@ def _can_take(item: Dispatch) -> bool:
         kind, optional = p.type.kind, p.type.optional
         unsupported = optional or not (kind is Kind.ARRAY or KINDS[kind].scalars)
         if scalar and (unsupported or p.dtype):
-            what = with_article((p.arg.declared or p.arg).type)
-            what = what if unsupported else f"an array of fixed dtype {p.dtype}"
-            name = p.arg.mode_of or p.name
-            item.error("elementwise_take", name=name, what=what)
+            about = {"type": with_article((p.arg.declared or p.arg).type), "dtype": p.dtype}
+            name, problem = p.arg.mode_of or p.name, "of_type" if unsupported else "fixed"
+            item.error("elementwise_take", name=name, problem=problem, **about)
             return False
     return True
 
@@ -177,12 +173,9 @@ def _has_buffers(item: Dispatch) -> bool:
 
 def _check_no_geometry(item: Dispatch) -> None:
     """Report launch geometry of a function that generated code calls."""
-    why = "a CPU kernel has no launch geometry"
-    if item.backend == "metal":
-        why = "mlxgen generates the launch of a scalar function"
     for key in ("grid", "threadgroup", "constants", "template", "zero"):
         if getattr(item.spec, key):
-            item.context.error("geometry", item.at(key), key=True, what=key, why=why)
+            item.context.error("geometry", item.at(key), key=True, what=key, problem=item.backend)
 
 
 # Functions found
@@ -199,8 +192,7 @@ def _cpu(item: Dispatch) -> Kernel | None:
     for other in sources.find(item.name) if fitting and not context.elementwise else ():
         alike = _has_views(other) and len(other.params) == len(fitting[0].params)
         if fitting[0].template and alike and not other.template:
-            problem = "it is not a template, but a template of its name is called for every dtype"
-            item.mismatched(other, problem, expected)
+            item.mismatched(expected, mismatch("beside_template", other.span))
             return None
     include = str(sources.header_of(fitting[0])) if fitting else ""
     return _kernel(item, expected, fitting, include) if fitting else None
@@ -248,11 +240,10 @@ def _metal(item: Dispatch) -> Kernel | None:
         return launch(item, *kernels[0])
     if not named:
         declared = (f.name for unit in sources.metal.all().values() for f in unit.functions)
-        what = "[[kernel]]" if expected.is_kernel else "function or [[kernel]]"
+        what = "kernel" if expected.is_kernel else "function_or_kernel"
         item.missing(declared, context.settings.metal, what, expected)
     elif expected.is_kernel:
-        problem = "it is a scalar function, but an op with a `shape` rule needs a [[kernel]]"
-        item.mismatched(named[0][2], problem, expected)
+        item.mismatched(expected, mismatch("no_kernel", named[0][2].span))
     else:
         _check_no_geometry(item)
         if not _can_take(item) or not _has_buffers(item):

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path as FilePath
 
-from ..diagnostics import Related, Span, did_you_mean
+from ..diagnostics import Span, did_you_mean
 from ..diagnostics.messages import Rendered, table
 from ..formula.compile import Name, Want
 from ..formula.values import INT_MAX
@@ -30,7 +30,7 @@ from ..model.signature import Type, with_article
 from ..read.cpp import Function, Param, Unit
 from .context import MESSAGES
 from .dispatch import MAX_BUFFERS, Dispatch
-from .fit import Expected, Slot, plain
+from .fit import Expected, Mismatch, Slot, mismatch, plain
 
 METAL: dict[str, list[str]] = table(FilePath(__file__).with_name("metal.yaml"))  # its names
 POSITIONS = frozenset(METAL["positions"])  # with up to three components
@@ -194,27 +194,26 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     kernel = _launched(item, include, function, types, bools)
     expected = kernel_function(item, function)
     if problem := item.template_problem(function):
-        item.mismatched(function, problem, expected)
+        item.mismatched(expected, problem)
         return None
     bindings, problems = _bind(item, function, expected)
     for value in _set(item, constants, expected):
         bindings += [value] if isinstance(value, Binding) else []
         problems += [] if isinstance(value, Binding) else [value]
     if constants and MOST in kernel.uses:
-        what = f"`{MOST}` is not known before the values of function constants"
-        problems.append(Related(what, function.span))
+        problems.append(mismatch("unknown_before", function.span, constant=MOST))
     _check_constants(item, function, {*kernel.uses, *(binding.of for binding in bindings)})
     if not function.is_definition:
-        problems.append(Related("it is declared but not defined", function.span))
+        problems.append(mismatch("undefined", function.span))
     zero = _zero(item)
     if function.template and spec.template.keys() <= {*function.template}:
         problems += _not_given_template(item, function, kernel.templates)
     problems += _untaken(item, function, kernel.uses | {binding.of for binding in bindings})
     if problems:
-        item.mismatched(function, problems, expected)
+        item.mismatched(expected, *problems)
     others = {f.name for f in file.functions if f.is_kernel}
     if taken := next((name for name in kernel.variants if name in others), None):
-        item.mismatched(function, f"the file already has a kernel '{taken}'", expected)
+        item.mismatched(expected, mismatch("kernel_taken", function.span, taken=taken))
     return kernel._replace(bindings=tuple(bindings), zero=tuple(zero)) if context.ok else None
 
 
@@ -253,7 +252,7 @@ def _function_constants(file: Unit, kernel: Function) -> list[tuple[str, str, st
 
 def _set(
     item: Dispatch, constants: Iterable[tuple[str, str, str, Span]], expected: Expected
-) -> Iterator[Binding | Related]:
+) -> Iterator[Binding | Mismatch]:
     """Yield the values of function constants, and the problems."""
     wanted = {want.name: want for want in expected.params if want.holds is Holds.BYTES}
     declared = {p.name: p.declared for p in item.arguments.params}
@@ -262,38 +261,36 @@ def _set(
         same = plain(type, metal=True)
         accepted = {"bool", *(plain(t.name, metal=True) for t in want.types)} if want else ()
         if want is None:
-            hint = "name it after an argument, or list it under `constants`"
-            yield Related(f"nothing sets the function constant '{name}'; {hint}", span)
+            yield mismatch("constant_not_set", span, constant=name)
         elif not index.isdecimal():
-            yield Related(f"the index of the function constant '{name}' must be a number", span)
+            yield mismatch("constant_index", span, constant=name)
         elif same in _NUMBERS and same in accepted:
             of = want.of or want.name
             yield Binding(name, int(index), Holds.CONSTANT, of, want.part, _NUMBERS[same])
         else:
-            yield Related(f"the function constant '{name}' cannot be `{type}`", span)
+            yield mismatch("constant_type", span, constant=name, type=type)
 
 
 def _bind(
     item: Dispatch, function: Function, expected: Expected
-) -> tuple[list[Binding], list[Related]]:
+) -> tuple[list[Binding], list[Mismatch]]:
     """Return the bindings of a kernel's parameters, and the problems."""
     wanted = {want.name: want for want in expected.params}
     bindings: list[Binding] = []
-    problems: list[Related] = []
+    problems: list[Mismatch] = []
     used: dict[int, str] = {}
     following = 0  # the index of the next parameter without one
     for param in function.params:
         name = param.name
         is_position = not (POSITIONS | SCALAR_POSITIONS).isdisjoint(param.attributes)
         if problem := _not_given(param, is_position, name in item.spec.constants):
-            problems.append(Related(problem, param.span))
+            problems.append(problem)
             continue
         if param.space == "threadgroup":
             index = int(param.attributes.get("threadgroup", 0) or 0)
             size = "T" if param.base in function.template else str(_bytes(param.base))
             if size == "0":
-                what = f"the size of `{param.base}`, the type of '{name}', is not known"
-                problems.append(Related(what, param.span))
+                problems.append(mismatch("unknown_size", param.span, param=param))
             bindings.append(Binding(name, index, Holds.MEMORY, name, type=size))
             continue
         if is_position:
@@ -303,13 +300,13 @@ def _bind(
             index = int(param.attributes.get("buffer", following) or 0)
             following = index + 1
             if used.setdefault(index, name) != name:
-                what = f"'{used[index]}' and '{name}' both have [[buffer({index})]]"
-                problems.append(Related(what, param.span))
+                about = {"first": used[index], "param": param, "index": index}
+                problems.append(mismatch("buffer_twice", param.span, **about))
             want = wanted.get(name)
         if want is None:
-            problems.append(Related(_unknown(item, name, wanted.values()), param.span))
-        elif mismatch := expected.mismatch(function, want, param):
-            problems.append(mismatch)
+            problems.append(_unknown(item, param, wanted.values()))
+        elif problem := expected.other_param(function, want, param):
+            problems.append(problem)
         elif want.holds:
             is_number = want.holds is Holds.BYTES
             type = _NUMBERS[plain(param.base, metal=True)] if is_number else ""
@@ -317,27 +314,25 @@ def _bind(
     names = [p.name for p in function.params]
     arrays = [p.name for p in expected.params if p.holds in (Holds.INPUT, Holds.OUTPUT)]
     gaps = [index for index in range(max(used, default=0)) if index not in used]
-    whole = [f"no parameter has [[buffer({index})]]" for index in gaps[:1]]
+    problems += [mismatch("buffer_gap", function.span, index=index) for index in gaps[:1]]
     if len(used) > MAX_BUFFERS:
-        whole.append(f"it has {len(used)} buffers, but Metal allows {MAX_BUFFERS}")
+        about = {"buffers": len(used), "limit": MAX_BUFFERS}
+        problems.append(mismatch("too_many_buffers", function.span, **about))
     needed = [p.name for p in expected.params if p.needed and p.holds is Holds.VECTOR]
-    whole += [f"it has no parameter '{name}'" for name in [*arrays, *needed] if name not in names]
-    problems += (Related(what, function.span) for what in whole)
+    missing = [name for name in [*arrays, *needed] if name not in names]
+    problems += [mismatch("no_param", function.span, param=name) for name in missing]
     return bindings, [*problems, *filter(None, [expected.other_result(function)])]
 
 
-def _untaken(item: Dispatch, function: Function, taken: Set[str]) -> Iterator[Related]:
+def _untaken(item: Dispatch, function: Function, taken: Set[str]) -> Iterator[Mismatch]:
     """Yield attributes that neither the kernel nor a formula uses."""
     raw = item.context.raw
     names, used = {param.name for param in function.params}, item.beside | taken
     for p in item.arguments.params:
         is_used = p.declared in names or p.name in used
         if not (p.type.is_array or is_used or p.name in raw.unused):
-            how = "add the parameter"
-            if _is_unsupported(p):
-                how = "pass numbers computed from it as `constants`"
-            what = f"it does not use '{p.declared}'; {how}, or give a reason under `unused`"
-            yield Related(what, function.span)
+            problem = "unused_value" if _is_unsupported(p) else "unused_param"
+            yield mismatch(problem, function.span, param=p.declared)
 
 
 def _bytes(type: str) -> int:
@@ -354,40 +349,38 @@ def unknown_attribute(name: str) -> Rendered | None:
     if name in METAL["attributes"]:
         return None
     near = did_you_mean(name, METAL["attributes"])
-    return MESSAGES("unknown_attribute", name=name, near=near)
+    return MESSAGES("unknown_attribute", attribute=name, near=near)
 
 
-def _not_given(param: Param, is_position: bool, has_length: bool) -> str | None:
+def _not_given(param: Param, is_position: bool, has_length: bool) -> Mismatch | None:
     """Return the reason why the launch cannot bind a parameter with such attributes, if any."""
-    name, index = param.name, param.attributes.get("buffer", 0)
-    if unknown := next(filter(None, map(unknown_attribute, param.attributes)), None):
-        return unknown.text
+    span, index = param.span, param.attributes.get("buffer", 0)
+    for name in param.attributes:
+        if name not in METAL["attributes"]:
+            near = did_you_mean(name, METAL["attributes"])
+            return mismatch("unknown_attribute", span, attribute=name, near=near)
     if param.space == "threadgroup":
-        hint = f"list it under `constants`, as in `{name}: 32`"
-        return None if has_length else f"the number of elements of '{name}' is unknown; {hint}"
+        return None if has_length else mismatch("unknown_length", span, param=param)
     known = {"buffer", "function_constant", *POSITIONS, *SCALAR_POSITIONS}
     if other := {*param.attributes} - known:
-        return f"'{name}' has [[{min(other)}]], but the launch binds only buffers"
+        return mismatch("no_buffer", span, param=param, attribute=min(other))
     if not isinstance(index, int):
-        shown = "" if index is None else f"({index})"
-        return f"[[buffer{shown}]] needs a number, as in [[buffer(0)]]"
-    if name or is_position:
-        return None
-    return f"`{param.type}` needs a name, because parameters are bound by name"
+        return mismatch("no_index" if index is None else "bad_index", span, index=index)
+    return None if param.name or is_position else mismatch("nameless", span, param=param)
 
 
-def _unknown(item: Dispatch, name: str, wanted: Iterable[Slot]) -> str:
+def _unknown(item: Dispatch, param: Param, wanted: Iterable[Slot]) -> Mismatch:
     """Return the reason why the launch cannot bind a parameter of such a name."""
+    name, span = param.name, param.span
     for p in item.arguments.params:
         if p.declared == name and p not in item.passed:
-            return f"'{name}' is donated; remove it: an output has its values"
+            return mismatch("donated", span, param=param)
         if p.declared == name:
-            return f"a Metal kernel cannot take '{name}', {with_article(p.type)}"
+            return mismatch("unsupported", span, param=param, type=with_article(p.type))
         if p.type.is_array and name == f"has_{p.declared}":
-            return f"'{name}' does not exist, because '{p.name}' is not optional"
+            return mismatch("not_optional", span, param=param, array=p.name)
     guess = did_you_mean(name, [want.name for want in wanted if want.needed])
-    hint = "name it after an argument or output, or list it under `constants`"
-    return f"unknown parameter '{name}'{guess}; {hint}"
+    return mismatch("unknown_param", span, param=param, guess=guess)
 
 
 def _names(item: Dispatch) -> dict[str, Name]:
@@ -451,7 +444,7 @@ def _constants(
         path = item.at("constants", name)
         passed_on = name == text.strip() == MOST
         if taken := None if passed_on else _taken(item, function, name):
-            context.error("constant_taken", path, key=True, name=name, taken=taken)
+            context.error("constant_taken", path, key=True, name=name, problem=taken)
             continue
         want = Want(Kind.BOOL if name in bools else Kind.INT)
         if expr := context.formula(path, text, want, names, stream=False):
@@ -461,17 +454,15 @@ def _constants(
 
 
 def _taken(item: Dispatch, function: Function, name: str) -> str | None:
-    """Return the existing meaning of a constant's or template parameter's name, if any."""
-    context = item.context
-    if any(p.name == name for p in item.arguments.params):
-        return "an argument"
-    if name in context.output_names:
-        return "an output"
-    if name in context.axes.lengths:
-        return "an axis"
-    if name in item.spec.constants and name in {*item.spec.template, *function.template}:
-        return "a template parameter"
-    return "the number of threads that the device allows" if name == MOST else None
+    """Return why a constant or template parameter cannot have a name: a name in messages.yaml."""
+    names: Mapping[str, Collection[str]] = {
+        "argument": [p.name for p in item.arguments.params],
+        "output": item.context.output_names,
+        "axis": item.context.axes.lengths,
+        "template": item.spec.constants.keys() & {*item.spec.template, *function.template},
+        "threads": (MOST,),
+    }
+    return next((meaning for meaning, taken in names.items() if name in taken), None)
 
 
 def _check_constants(item: Dispatch, function: Function, taken: Set[str]) -> None:
@@ -494,10 +485,10 @@ def _templates(item: Dispatch, function: Function, types: Mapping[str, str]) -> 
         path = item.at("template", name)
         taken = None if name in item.spec.constants else _taken(item, function, name)
         if taken:
-            context.error("constant_taken", path, key=True, name=name, taken=taken)
+            context.error("constant_taken", path, key=True, name=name, problem=taken)
         elif name not in known:
             guess = did_you_mean(name, function.template[1:])
-            others = ", ".join(function.template[1:])
+            others = function.template[1:]
             about = {"name": name, "function": function.name, "guess": guess, "others": others}
             keys = ("others",) if others else ()
             context.error("no_template_parameter", path, *keys, key=True, **about)
@@ -524,7 +515,7 @@ def _templates(item: Dispatch, function: Function, types: Mapping[str, str]) -> 
 
 def _not_given_template(
     item: Dispatch, function: Function, templates: Sequence[Template]
-) -> Iterator[Related]:
+) -> Iterator[Mismatch]:
     """Yield the template parameters that need values for an instantiation but have none."""
     given = {t.name for t in templates}
     rest = list(zip(function.template, function.template_defaults, strict=True))[1:]
@@ -532,8 +523,7 @@ def _not_given_template(
         rest.pop()
     for name, _ in rest:
         if name not in given and name not in item.spec.template:
-            what = "has no values; list them under `template`"
-            yield Related(f"its template parameter '{name}' {what}", function.span)
+            yield mismatch("no_values", function.span, param=name)
 
 
 def _zero(item: Dispatch) -> list[int]:

@@ -6,6 +6,7 @@ The names of all entries are compared, even if only some entries are resolved.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from ..model.op import camel, metal_stem
 from ..model.signature import Signature
@@ -31,34 +32,40 @@ def check_names(
         sources: The hand-written files.
         signature: Returns the signature of an entry that shares a Python name.
     """
-    _check_cpp_names(entries, settings, _taken(settings, sources))
+    _check_cpp_names(entries, settings, _files(settings, sources))
     _check_python_names(entries.values(), signature)
 
 
-def _taken(settings: Settings, sources: Sources) -> dict[str, str]:
-    """Return the names of the package's own files, each with the reason for a message."""
-    package, files = settings.name, [(settings.metal, path) for path in sources.metal_files()]
+def _files(settings: Settings, sources: Sources) -> dict[str, str]:
+    """Return the hand-written files by the names of their generated sources."""
+    files = [(settings.metal, path) for path in sources.metal_files()]
     files += [(settings.csrc, path) for path in sources.cpp_files()]
-    taken = {package: f"include/{package}/{package}.h is the header of the whole package"}
-    for folder, path in files:
-        stem = metal_stem(path.relative_to(folder).as_posix())
-        taken[f"metal_{stem}"] = f"the generated source of {settings.relative(path)} has this name"
-    return taken
+    return {
+        f"metal_{metal_stem(path.relative_to(folder).as_posix())}": settings.relative(path)
+        for folder, path in files
+    }
 
 
 def _check_cpp_names(
-    entries: Mapping[str, Named], settings: Settings, taken: Mapping[str, str]
+    entries: Mapping[str, Named], settings: Settings, sources: Mapping[str, str]
 ) -> None:
     """Report clashes of C++ classes, functions and files."""
     classes: dict[str, Named] = {}
     files: dict[str, Named] = {}
     for name, entry in entries.items():
         class_name = camel(name)
-        reason = taken.get(name) or generated(name)
-        if reason is None and name[:1].isalpha() and class_name in (name, settings.namespace):
-            reason = "its class would have the same name; begin it with a lower-case letter"
-        if reason and not clash(name, "an operator"):  # a clash was already reported
-            entry.error("bad_name", entry.at_name, name=name, problem="taken", reason=reason)
+        reason, file = generated(name), sources.get(name)
+        is_class = name[:1].isalpha() and class_name in (name, settings.namespace)
+        problems = {
+            "package_header": name == settings.name,
+            "generated_source": file,
+            "taken": reason,
+            "name_of_class": is_class,
+        }
+        problem = next((problem for problem, is_so in problems.items() if is_so), None)
+        if problem and not clash(name, "an operator"):  # a clash was already reported
+            about: Any = {"problem": problem, "reason": reason, "file": file}
+            entry.error("bad_name", entry.at_name, name=name, **about)
             continue
         if (other := classes.setdefault(class_name, entry)) is not entry:
             entry.error("class_taken", entry.at_name, owner=other.label, same=class_name)

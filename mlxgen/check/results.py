@@ -94,10 +94,9 @@ def _bound_call(context: Context, env: Environment) -> Forward:
         if expr is not None:  # which behaves in shapeless graphs as MLX's own function
             expr = expr._replace(specializes="", gradient_specializes="")
             return Forward(context.form, expr, text)
-    code, message, hint = problems[0] if problems else ("", "the signature does not match", None)
-    if code != "MG306":  # only this help is about the arguments; the others are about formulas
-        hint = "add `cpp`, `composite` or `dispatch`, or correct the signature"
-    context.error("unbound", path, target=target, message=message, hint=hint)
+    # Only the help of MG306 is about the arguments; the others are about formulas.
+    code, message, hint = problems[0]
+    context.error("unbound", path, code * bool(hint), target=target, message=message, hint=hint)
     return Forward(context.form)
 
 

@@ -102,12 +102,12 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
                 yield found._replace(path=(i, *found.path))
     else:
         value = type.spread(value)
-        more = f" of length {type.length}" if (type.length or 1) > 1 else ""
-        if type.kind is Kind.INT and isinstance(value, int):
-            more = " of 64 bits" if type.int64 else " of 32 bits"
         if not type.takes(value) or (type.kind is Kind.SHAPE and min(value, default=0) < 0):
-            wanted = f"one of {type.listed_choices}" if type.choices else with_article(type)
-            yield Problem((), "other", {"type": wanted, "more": more})
+            name = "choice" if type.choices else "length" if (type.length or 1) > 1 else "type"
+            if type.kind is Kind.INT and isinstance(value, int):
+                name = "int64" if type.int64 else "int32"
+            about = {"type": with_article(type), "length": type.length}
+            yield Problem((), name, {**about, "choices": type.listed_choices})
         elif type.kind in REAL and abs(value) > 1e308 and math.isfinite(value):
             yield Problem((), "large")
 
@@ -131,7 +131,7 @@ def _array_problems(sample: ArraySample) -> Iterator[Problem]:
     if sample.away_from and (sample.sorted or sample.positive_definite):
         yield Problem(("away_from",), "away_from")
     if sample.positive_definite and (wrong := {"low", "high", *_ORDERS} & given):
-        yield Problem((), "definite", {"others": " or ".join(sorted(wrong))})
+        yield Problem((), "definite", {"others": sorted(wrong)})
 
 
 def _shape_of(values: Any) -> tuple[int, ...] | None:
@@ -185,9 +185,10 @@ def _read_bound(
     try:
         value = evaluated(tree, names, None)
         if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise Impossible(f"its value is {value}")
+            raise Impossible("value", value)
     except Impossible as error:
-        context.error("bad_sample", where, name=path[1], problem="bound", error=error)
+        problem = f"bound_{error.reason}"
+        context.error("bad_sample", where, name=path[1], problem=problem, value=error.value)
         return
     bounds.found[path] = ast.unparse(tree), value
     bounds.lets.update(expr.lets)
@@ -207,7 +208,7 @@ def _check_dtypes(
                 name = "of_entry"
                 if dtype == "float64" and rule.dtypes == ("float32",):
                     name = "float64_sums" if sums else "float64"
-                about = {"argument": rule.params[0].name, "known": ", ".join(rule.dtypes)}
+                about = {"argument": rule.params[0].name, "known": rule.dtypes}
                 problem = Problem((*path[1:], "dtype"), name, {"dtype": dtype, **about})
                 _report(context, i, str(path[0]), problem)
 

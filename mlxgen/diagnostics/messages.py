@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from string import Formatter
 from typing import Any, NamedTuple
 
 from .fix import Advice, Guess, Help
@@ -44,6 +45,29 @@ class Rendered(NamedTuple):
     note: str = ""  # about a second location
 
 
+class _Templates(Formatter):
+    """Fills in templates, with the wording of lists and numbers.
+
+    ``{names}`` joins a list by commas, and ``{names:or}`` has "or" before its last item.
+    ``{count:array}`` is a number with its noun, such as ``1 array`` or ``2 arrays``.
+    """
+
+    def format_field(self, value: Any, spec: str) -> str:
+        """Return the text of a parameter."""
+        if type(value) in (list, tuple):  # a named tuple has its own string
+            items = list(map(str, value))
+            if spec:
+                items[-2:] = [f" {spec} ".join(items[-2:])]
+            return ", ".join(items)
+        if spec.isalpha():
+            return f"{value} {spec}{'s' * (value != 1)}"
+        return format(value, spec)
+
+
+def _filled(template: str, about: Mapping[str, object]) -> str:
+    return _Templates().vformat(template, (), about)
+
+
 class Message(NamedTuple):
     """The templates of a message and of its helps by key, which is empty for the default."""
 
@@ -57,17 +81,17 @@ class Message(NamedTuple):
     def filled(self, keys: Iterable[str], about: Mapping[str, object]) -> Rendered:
         """Fill in the templates, with the help of the first key that has one, else the default."""
         if self.problems:
-            about = {**about, "problem": self.problems[str(about["problem"])].format(**about)}
+            about = {**about, "problem": _filled(self.problems[str(about["problem"])], about)}
         key = next((key for key in (*keys, "") if key in self.helps), "")
-        text = self.helps[key].format(**about) if key in self.helps else None
+        text = _filled(self.helps[key], about) if key in self.helps else None
         help: Help = text
         guess = about.get("guess")
         if key in self.fixes:
             instead, certain = self.fixes[key]
-            help = Advice(text, instead.format(**about), certain)
+            help = Advice(text, _filled(instead, about), certain)
         elif isinstance(guess, Guess):
             help = guess.advice(text)
-        return Rendered(self.code, self.text.format(**about), help, self.note.format(**about))
+        return Rendered(self.code, _filled(self.text, about), help, _filled(self.note, about))
 
 
 @cache

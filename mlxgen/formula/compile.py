@@ -639,8 +639,7 @@ class Compiler(Lists):
         entries = {*self.scope.ops, *self.scope.overloads}
         if (name in entries or self.scope.api.is_function(name)) and not word:
             raise Wrong("function", node, name=name)
-        if reason := self.scope.api.omitted.get(name):
-            raise Wrong("omitted", node, name=name, reason=reason)
+        self.scope.api.require(name, node)
         known = [*self.locals, *self.scope.names, *self.scope.lengths, *self.scope.lets]
         choice = any(name in given.type.choices for given in self.scope.names.values())
         keys = "choice" * choice, "axis" * (name in self.scope.unsized)
@@ -911,8 +910,8 @@ class Compiler(Lists):
         if value.optional and value.name is None:
             raise Wrong("compared_to_none", node.left)
         if not value.optional:
-            what = "is None" if value.kind == "none" else "is never None"
-            raise Wrong("never_none", node, name=value.name or "this", what=what)
+            problem = "none" if value.kind == "none" else "never"
+            raise Wrong("never_none", node, name=value.name or "this", problem=problem)
         test = present(value.cpp)
         return Value("bool", unary("!", test) if positive else test, node)
 
@@ -978,8 +977,7 @@ class Compiler(Lists):
         if method is None:
             if name in ("item", "tolist"):
                 raise Wrong("no_value", last(function), name=name)
-            if reason := self.scope.api.omitted.get(name):
-                raise Wrong("omitted", last(function), name=name, reason=reason)
+            self.scope.api.require(name, last(function))
             word, meant = explain.word(name), did_you_mean(name, self.scope.api.methods)
             known = self.scope.api.function(name) is not None
             attribute = name in self.scope.api.attributes and not args.positional

@@ -142,12 +142,13 @@ def effect(name: str) -> Effect:
 class Table:
     """The functions that formulas can call with a release of MLX, built on first use."""
 
-    def __init__(self, release: str, known: Mapping[str, Any], omitted: Mapping[str, str]) -> None:
-        self.release, self.omitted = release, omitted
+    def __init__(self, release: str, known: Mapping[str, Any], newer: Mapping[str, Any]) -> None:
+        self.release, self.newer = release, newer
         self._functions, self._aliases = functions, aliases = known["functions"], known["aliases"]
         self.names = [*functions, *aliases]  # "sum", "linalg.norm"
         self.methods = [name for name in functions if "method" in functions[name]]  # of an array
         every = stored()["functions"]
+        self.omitted = {n: every[n]["omitted"] for n in every if "omitted" in every[n]}
         dotted = [name for name in every if name[0] == "."]
         self.attributes = [n[1:] for n in dotted if every[n]["operations"][0][0] == ["array"]]
         # Python's functions with their signatures; loops are allowed only in comprehensions.
@@ -158,6 +159,13 @@ class Table:
     def is_function(self, name: str) -> bool:
         """Return whether Python or MLX has a function of that name for formulas."""
         return name in self.python or name in self.loops or self.function(name) is not None
+
+    def require(self, name: str, at: ast.AST) -> None:
+        """Raise ``Wrong`` if formulas cannot call a function, or the release lacks it."""
+        if reason := self.omitted.get(name):
+            raise Wrong("omitted", at, name=name, reason=reason)
+        if name in self.newer:
+            raise Wrong("newer", at, name=name, **self.newer[name])
 
     def function(self, name: str) -> MlxFunction | None:
         """Return the function of a name or alias."""
@@ -190,12 +198,9 @@ class Table:
 
 @cache
 def table(release: str | None = None) -> Table:
-    """Return MLX's functions in a release; for an unknown one, in the next older known release.
-
-    Functions that the release lacks are omitted, with the reason.
-    """
+    """Return MLX's functions in a release; for an unknown one, in the next older known release."""
     newest, every = stored()["mlx"], stored()["functions"]
-    omitted = {name: every[name]["omitted"] for name in every if "omitted" in every[name]}
+    newer: dict[str, dict[str, str]] = {}  # functions that the release lacks
     known = {"functions": {n: r for n, r in every.items() if "signatures" in r}}
     known["aliases"] = dict(stored()["aliases"])
     for older, changes in stored()["older"].items():
@@ -205,9 +210,9 @@ def table(release: str | None = None) -> Table:
             known[part].update(changes[part])
             for name in [name for name, value in changes[part].items() if value is None]:
                 del known[part][name]
-                omitted.setdefault(name, f"MLX {newest} has it, but MLX {release} does not")
+                newer.setdefault(name, {"newer": newest, "release": release})
         newest = older
-    return Table(newest, known, omitted)
+    return Table(newest, known, newer)
 
 
 def _signatures(stored: Sequence[Sequence[Sequence[str]]]) -> Sequence[Sequence[PythonParam]]:
@@ -445,8 +450,7 @@ def mismatch(
 
 def unknown(name: str, node: ast.Call, others: Sequence[str], api: Table) -> Wrong:
     """Return the error for an unknown or omitted function; ``others`` are names of entries."""
-    if reason := api.omitted.get(name):
-        return Wrong("omitted", node.func, name=name, reason=reason)
+    api.require(name, node.func)
     module, _, own = name.rpartition(".")
     names = [(n.rpartition("."), n) for n in (*others, *api.loops, *api.python, *api.names)]
     dotted = isinstance(node.func, ast.Attribute)

@@ -74,7 +74,7 @@ Facts = Mapping[str, frozenset[tuple[frozenset[State], bool]]]
 _PRESENT = frozenset([(frozenset[State]([PRESENT]), True)])
 
 _UNKNOWN = ("unknown_name", "unknown_function", "unknown_method")
-UNKNOWN_NAMES = (*_UNKNOWN, "omitted", "function", "no_cotangent")
+UNKNOWN_NAMES = (*_UNKNOWN, "omitted", "newer", "function", "no_cotangent")
 
 
 # Functions of a list of numbers, and the operations on two of them.
@@ -273,8 +273,7 @@ class Translator:
                     stream = self.stream(at)
                     self.used.append(("mlx", rule.mlx))
                     self.traced(rule.mlx)
-                    if reason := self.scope.api.omitted.get(rule.mlx):
-                        raise Wrong("omitted", at, name=rule.mlx, reason=reason)
+                    self.scope.api.require(rule.mlx, at)
                 value = rule.value(given, parts, stream, at)
                 if rule.gives == "array":
                     among = given[:1] if name == "item" else given  # without the index

@@ -23,7 +23,13 @@ _STEPS = 1_000  # of all loops of a formula
 
 
 class Impossible(Exception):
-    """Raised if the formula fails for these values; the C++ would throw, too."""
+    """Raised if the formula fails for these values; the C++ would throw, too.
+
+    ``reason`` is part of the name of a message about ``value``.
+    """
+
+    def __init__(self, reason: str, value: object = None) -> None:
+        self.reason, self.value = reason, value
 
 
 class ArrayFacts:
@@ -60,7 +66,7 @@ def evaluated(tree: ast.expr, names: Mapping[str, Any], unknown: Any) -> Any:
     except Impossible:
         raise
     except IndexError:
-        raise Impossible("an index is out of range") from None
+        raise Impossible("index") from None
     except Exception:  # for example a function that is unknown here
         return unknown
 
@@ -77,7 +83,7 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     columns = zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True)
     extents = [set(column) - {1} or {1} for column in columns]
     if any(len(several) > 1 for several in extents):
-        raise Impossible(f"the shapes {', '.join(map(str, shapes))} cannot be broadcast")
+        raise Impossible("shapes", shapes)
     return tuple(extent for (extent,) in extents)
 
 
@@ -124,7 +130,7 @@ def _operate(sign: str, a: Any, b: Any) -> Any:
     if sign == "Pow" and not (isinstance(a, int) and abs(a) < 2**32 and b in range(64)):
         raise LookupError  # a slow computation, or a float
     if sign in ("FloorDiv", "Mod") and b == 0 and isinstance(a, int) and isinstance(b, int):
-        raise Impossible("a division by zero")
+        raise Impossible("division")
     return getattr(operator, _OPERATORS[sign])(a, b)
 
 

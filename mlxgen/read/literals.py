@@ -113,7 +113,7 @@ def default_problem(
     """Return the name of the message about an invalid default, its keys, and its parameters."""
     cpp = spelling == "C++"
     parts: dict[str, object]
-    none, bools = ("std::nullopt", "true or false") if cpp else ("None", "True or False")
+    none, bools = ("std::nullopt", ["true", "false"]) if cpp else ("None", ["True", "False"])
     opening, closing = "{}" if cpp else "[]"
     value = string_of(text)
     near = did_you_mean(value, type.choices).word if value is not None else None
@@ -125,10 +125,10 @@ def default_problem(
             return "misspelled_default", (), parts
     parts = {
         **{"text": text, "type": with_article(type), "none": none, "bools": bools},
-        **{"bits": 64 if type.int64 else 32, "dtypes": ", ".join(DTYPES)},
+        **{"bits": 64 if type.int64 else 32, "dtypes": list(DTYPES)},
         **{"choices": type.listed_choices, "near": quoted(near or "")},
         "floats": f"{opening}0.5, 2.0{closing}",
-        "list_of_bools": f"{opening}{', '.join(bools.split(' or '))}{closing}",
+        "list_of_bools": f"{opening}{', '.join(bools)}{closing}",
         "nested": "{{1, 2}, {3, 4}}" if cpp else "[[1, 2], [3, 4]]",
         "ints": f"{opening}{', '.join(map(str, range(1, 1 + (type.length or 2))))}{closing}",
     }

@@ -6,7 +6,6 @@ it is written. If C++ cannot have it, ``cpp_names`` returns another one for gene
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -29,9 +28,9 @@ def _hole(name: str) -> str:
     return next((hole for hole in ("argument", "output") if f"{{{hole}}}" in name), "")
 
 
-_CPP, _LONG, _GENERATED = (
+_ANY, _CPP, _GENERATED = (
     [(why, re.compile("|".join(names), re.ASCII)) for why, names in _NAMES[scope].items()]
-    for scope in ("cpp", "length", "generated")
+    for scope in ("everything", "cpp", "generated")
 )
 # Names that no argument or output can have, with the reason.
 RESERVED = _reasons("argument")
@@ -73,10 +72,8 @@ def clash(name: str, what: str) -> str | None:
 
     ``what`` is an operator, whose name C++ has too, an argument or an output.
     """
-    if keyword.iskeyword(name):
-        return "it is a Python keyword"
     in_cpp = {"an operator": [name], "an output": [name, f"to_{name}"]}.get(what, [])
-    for patterns, texts in ((_CPP, in_cpp), (_LONG, [name])):
+    for patterns, texts in ((_ANY, [name]), (_CPP, in_cpp)):
         for reason, pattern in patterns:
             if any(map(pattern.fullmatch, texts)):
                 return reason

@@ -30,7 +30,7 @@ from tree_sitter import Language, Node, Parser
 
 from ..diagnostics import Span, Text
 from ..diagnostics.messages import Rendered
-from . import MESSAGES
+from . import MESSAGES, unreadable
 
 PARSER = Parser(Language(tree_sitter_cpp.language()))
 
@@ -214,15 +214,15 @@ def _wrapped(value: int) -> int:
 def read_text(path: str | Path, unsaved: Texts | None = None) -> str:
     """Return a file's text, or its substitute in ``unsaved`` (by absolute path).
 
-    Raises ``OSError`` or ``ValueError``.
+    Raises ``OSError`` or ``ValueError``, which ``unreadable`` explains.
     """
     if unsaved and (text := unsaved.get(os.path.abspath(path))) is not None:
         return text
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "it is not a file")
+        raise OSError(errno.EINVAL, path)
     if found.st_size > MAX_SIZE:
-        raise OSError(errno.EFBIG, "it is larger than 5 MB")
+        raise OSError(errno.EFBIG, path)
     return Path(path).read_text(encoding="utf-8-sig")
 
 
@@ -246,9 +246,8 @@ class SourceText:
         try:
             self.original = read_text(path, unsaved)
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it must be UTF-8 text"
             span = at or Span(path, 1, 1, 1, 1)
-            said = MESSAGES("unreadable_source", path=path, reason=reason)
+            said = MESSAGES("unreadable_source", path=path, **unreadable(error))
             raise SourceError(said, span) from None
         self.path = path
         self._file = Text(path, self.original)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from ..diagnostics import Diagnostics, Span, Text, did_you_mean
 from ..model import languages
-from . import MESSAGES
+from . import MESSAGES, unreadable
 from .names import clash
 
 if sys.version_info >= (3, 11):
@@ -344,11 +344,10 @@ class _Reader:
     def document(self, path: Path) -> dict[str, Any] | None:
         try:
             if path.exists() and not path.is_file():
-                raise OSError(errno.EINVAL, "it is not a file")
+                raise OSError(errno.EINVAL, path)
             self.text = Text(_FILE, path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it must be UTF-8"
-            self.error("unreadable_settings", "", path=path, reason=reason)
+            self.error("unreadable_settings", "", path=path, **unreadable(error))
             return None
         self.diagnostics.add_source(_FILE, self.text.text)
         try:

@@ -182,21 +182,21 @@ class Sources:
                 result[header] = paths if read(first)[0] else None
         return result
 
-    def _unreadable(self, header: str) -> str | None:
-        """Return the reason why a header in csrc is not valid Metal, if any; "" if reported."""
+    def _unreadable(self, header: str) -> tuple[str, str] | None:
+        """Return why a header in csrc is not valid Metal: a problem, "" if reported; an include."""
         reader, path = self.metal.reader, near(self.settings.csrc / header)
         try:
             reader.unit(path)
         except SourceError as error:
             self._report(error)
-            return ""
+            return "", ""
         read = reader.closure(path, libraries=True)
         included = {name: found for source in read for name, found in source.includes.items()}
         cpp = [n for n in included if n.startswith("mlx/") and "metal/kernels" not in n]
         if cpp:
-            return f"it includes {os.path.basename(cpp[0])} of MLX's C++ API"
+            return "api", os.path.basename(cpp[0])
         foreign = (n for n, found in included.items() if not found and not n.startswith("metal"))
-        return next((f"it includes <{name}>" for name in foreign), None)
+        return next((("system", name) for name in foreign), None)
 
     def header_of(self, function: Function) -> str | None:
         """Return the header that declares a function, relative to csrc; None for other files."""

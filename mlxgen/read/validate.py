@@ -33,21 +33,7 @@ _MODELS: dict[str, type[Model]] = {
     "samples": ArraySample,
 }
 _FORMULAS = frozenset({"composite", "shape", "dtype", "grad", "jvp", "checks"})
-_FORMS: dict[str | int, str] = {
-    "checks": "[{that: x.ndim == 2, else: x must have 2 axes}]",
-    "unused": "{x: the reason}",
-    "axes": "{x: B T D}",
-    "args": "{x: its documentation}",
-}
-# Examples for required keys.
-_NEEDED = {
-    "kernel": "my_kernel",
-    "of": "x.shape[-1]",
-    "values": "[32, 64]",
-    "that": "x.ndim == 2",
-    "else": "x must have 2 axes",
-    "function": "my_gradient",
-}
+_FORMS = frozenset({"checks", "unused", "axes", "args"})  # keys with an example
 _NOWHERE = object()
 _Wrong = dict[str, Any]  # pydantic's errors, by type
 
@@ -172,13 +158,12 @@ def _explain(path: KeyPath, wrong: _Wrong, value: Any, beside: Any) -> Rendered:
     last, where = str(path[-1]), _where(path)
     is_item = isinstance(path[-1], int)
     if "missing" in wrong:
-        example = _NEEDED.get(last, "...")
-        return MESSAGES("missing_key", where=_where(path[:-1]), key=last, example=example)
+        return MESSAGES("missing_key", last, where=_where(path[:-1]), key=last)
     if "extra_forbidden" in wrong:
         known = _keys_at(path)
         guess = did_you_mean(last, [key for key in known if key not in beside])
         help = "near" if guess else ""
-        return MESSAGES("unknown_key", help, key=last, guess=guess, known=", ".join(known))
+        return MESSAGES("unknown_key", help, key=last, guess=guess, known=known)
     if "string_too_short" in wrong:
         return MESSAGES("empty_value", where=where)
     if "too_short" in wrong:
@@ -188,13 +173,12 @@ def _explain(path: KeyPath, wrong: _Wrong, value: Any, beside: Any) -> Rendered:
     what = _what(value)
     if literal := wrong.get("literal_error"):
         words = re.findall(r"'(.*?)'", literal["ctx"]["expected"])
-        listed = ", ".join(words)
         if literal["loc"][-1] == "[key]":
             guess = did_you_mean(last, words)
-            return MESSAGES("unknown_backend", name=last, guess=guess, known=listed)
+            return MESSAGES("unknown_backend", name=last, guess=guess, known=words)
         help = "mapping" if "dict_type" in wrong else ""
-        about = {"where": where, "verb": "contain" if is_item else "be", "what": what}
-        about["known"] = f"one of {listed}" if len(words) > 1 else listed
+        about: Any = {"where": where, "verb": "contain" if is_item else "be", "what": what}
+        about["known"] = words
         if isinstance(value, str):
             return MESSAGES("unknown_word", help, guess=did_you_mean(value, words), **about)
         return MESSAGES("no_word", help, **about)
@@ -209,13 +193,13 @@ def _explain(path: KeyPath, wrong: _Wrong, value: Any, beside: Any) -> Rendered:
     elif isinstance(value, list) and path[0] in _FORMULAS:
         help = "formula"
     elif path[0] in _FORMS and len(path) - is_item == 1:
-        help, form = "form", _FORMS[path[0]]
+        help = str(path[0])
     elif kinds == ["a list"] and str(value)[:1] == "(":
         help = "parentheses"
     elif kinds == ["a list"] and re.fullmatch(r"(?!true|false)[\w., -]+", str(value)):
         help, form = "" if last in _MODELS else "replace", f"[{value}]"
-    where = f"{'each item of ' * is_item}{where}"
-    return MESSAGES("wrong_type", help, where=where, kinds=" or ".join(kinds), what=what, form=form)
+    message = "wrong_item" if is_item else "wrong_type"
+    return MESSAGES(message, help, where=where, kinds=kinds, what=what, form=form)
 
 
 def _where(path: KeyPath) -> str:
