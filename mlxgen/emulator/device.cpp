@@ -372,7 +372,7 @@ void CommandEncoder::dispatch(
         ++happened.events.launches[library->table->entries[launch.entry].name];
         if (failed) {
           happened.events.errors.emplace_back(message.data());
-          happened.messages.insert(message.data());
+          bool is_new = happened.messages.insert(message.data()).second;
           for (auto& argument : launch.arguments) {
             if (argument.output) {
               std::memset(argument.start, 0xFF, argument.size);
@@ -381,7 +381,9 @@ void CommandEncoder::dispatch(
           if (raises) {
             throw std::runtime_error(message.data());
           }
-          fprintf(stderr, "[metal emulation] %s\n", message.data());
+          if (is_new) {
+            fprintf(stderr, "[metal emulation] %s\n", message.data());
+          }
         }
       });
 }

@@ -335,7 +335,7 @@ class Library:
             grid: Threads (`dispatch_threads`), or threadgroups with `by_threadgroups`.
             threadgroup: Its size.
             outputs: The indices of the arrays that the kernel writes.
-            fill: Fill outputs with NaN bytes first, so that missing writes are visible.
+            fill: Fill outputs with NaN bytes first, and report elements that no thread writes.
             schedule: The order in which threads run.
             seed: The seed of the schedule "seeded".
             align_start: Put the guard page before each buffer, not after it.
@@ -358,6 +358,7 @@ class Library:
         launch.seed = seed
         launch.align_start = align_start
         launch.seconds = seconds
+        launch.whole = fill
         for index, size in (threadgroup_memory or {}).items():
             launch.shared_sizes[index] = size
         keep: list[Any] = []

@@ -796,6 +796,9 @@ Region* region_of(const void* address) {
 }
 
 std::string outside(const Region& region, const void* address) {
+  if (region.size == 0) {
+    return "access to " + region.name + ", which is empty";
+  }
   auto at = static_cast<const uint8_t*>(address) - region.copy;
   return format(
       "access outside of %s at byte %td of %zu",

@@ -75,6 +75,18 @@ namespace proved { float scale() { return one(); } }
 template <typename T> T soft(T x) { return x / (1 + metal::fabs(x)); }
 """,
 }
+PARTIAL = """template <typename T>
+[[kernel]] void partial(
+    device const T* x, device T* out, uint i [[thread_position_in_grid]]) {
+  out[i] = x[i];
+}
+template <typename T> T soft"""
+PARTIAL_YAML = """
+- signature: "partial(array x) -> array"
+  dispatch: {metal: {kernel: partial, grid: [(x.size + 1) // 2]}}
+  axes: {"x, out": ...}
+  grad: none
+"""
 
 
 class Project:
@@ -192,6 +204,16 @@ def test_metal(project: Project) -> None:
     assert re.search(r"\d+ of \d+ failed", rows(text)["soft"][0])
     assert int(rows(text)["soft"][1]) > 0  # launches
     assert "on Metal" in text or "by the composite" in text
+
+
+@pytest.mark.extended
+def test_elements_that_a_metal_kernel_does_not_write(project: Project) -> None:
+    """Without a composite, only the emulation can find them."""
+    project.edit("kernels/metal/soft.metal", "template <typename T> T soft", PARTIAL)
+    project.edit("mlx_ops.yaml", "- name: plus_one\n", PARTIAL_YAML + "- name: plus_one\n")
+    text = project.test("partial", "--metal", status=1)
+    message = "no thread writes 6 of the 12 elements of buffer 1 (out), first element 6"
+    assert f"sample: partial_float32: {message}" in re.sub(r"\s+", " ", text)
 
 
 def test_bench(project: Project) -> None:

@@ -242,9 +242,17 @@ def test_the_initialiser_of_threadgroup_memory_does_not_count(load, x):
     assert np.isnan(y).all()
 
 
-def test_outputs_are_poisoned(load, x):
-    y = run(load, "if (i < 60) y[i] = x[i];", x)
-    assert np.isnan(y[60:]).all() and not np.isnan(y[:60]).any()
+def test_elements_that_no_thread_writes(load, x):
+    message = r"no thread writes 4 of the 64 elements of buffer 1 \(y\), first element 60"
+    with pytest.raises(EmulationError, match=message):
+        run(load, "if (i < 60) y[i] = x[i];", x)
+    y = run(load, "y[i] = as_type<float>(0xFFFFFFFF);", x)  # the bytes of unwritten memory
+    assert np.isnan(y).all()
+
+
+def test_an_empty_buffer(load):
+    with pytest.raises(EmulationError, match=r"access to buffer 1 \(y\), which is empty, at"):
+        run(load, "y[i] = 1;", np.empty(0, np.float32), 4)
 
 
 @pytest.mark.parametrize(
