@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -43,6 +43,10 @@ class Rendered(NamedTuple):
     text: str
     help: Help
     note: str = ""  # about a second location
+
+
+# Reports a message at a slice of a string.
+Report = Callable[[Rendered, int, int], None]
 
 
 class _Templates(Formatter):

@@ -33,7 +33,7 @@ from itertools import count, product
 from operator import attrgetter
 from typing import NamedTuple
 
-from ..diagnostics import did_you_mean
+from ..diagnostics import Report, did_you_mean
 from ..model.dtypes import DTYPES
 from ..model.kinds import KINDS
 from ..model.op import Expr as Expr  # what compile_formula gives
@@ -48,7 +48,7 @@ from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
 from .mlx import VALUES as VALUES
 from .source import Formula, parsed
-from .translator import Facts, Report, T, both
+from .translator import Facts, T, both
 from .translator import Let as Let
 from .translator import Name as Name
 from .translator import Scope as Scope

@@ -11,13 +11,12 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Literal
 
-from ..diagnostics import Guess
-from ..diagnostics.messages import Rendered
+from ..diagnostics import Guess, Rendered, Report
 from ..model.signature import Arg, Default, Kind, Output, Signature, Type, split, with_article
 from . import MESSAGES
 from .literals import default_of, default_problem
 from .names import PACKAGES, RESERVED, better, clash, overload
-from .types import ARRAY, ARRAYS, CPP, NAMESPACE, PYTHON, TORCH, TYPE_WORDS, Bad, Report, Types
+from .types import ARRAY, ARRAYS, CPP, NAMESPACE, PYTHON, TORCH, TYPE_WORDS, Bad, Types
 
 Spelling = Literal["any", "cpp", "python"]
 
@@ -349,7 +348,7 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
         results = {"theirs": cpp.cpp_result, "ours": python.python_result}
         wrong.append((MESSAGES("other_outputs", **results), last))
     for said, offset in wrong:
-        report(said.code, said.text, *offset, said.help)
+        report(said, *offset)
     args_of_op = split(args, (output.name for output in python.outputs))
     return None if wrong else python._replace(args=args_of_op, name=python.name or cpp.name)
 
