@@ -244,7 +244,7 @@ class Context(Named):
     ) -> bool:
         """Check that a name is one of the known ones; report the message ``wrong`` otherwise."""
         if name not in known:
-            about = {"name": name, "guess": did_you_mean(name, known), "known": ", ".join(known)}
+            about = {"name": name, "guess": did_you_mean(name, known), "known": [*known]}
             self.error(wrong, path, "some" * bool(known), key=key, at=at, **about)
         return name in known
 
@@ -394,7 +394,7 @@ class Environment:
         return names_of((p.arg for p in self.arguments.params), self.facts)
 
     def need(
-        self, context: Context, sort: str, name: str, fact: Fact, dtype: str, linear: str
+        self, context: Context, sort: str, name: str, fact: Fact, dtype: str, linear: Sequence[str]
     ) -> Need:
         """Return the requirements on an array with the rank of another."""
         every = context.elementwise and not context.raw.checks

@@ -42,7 +42,7 @@ def forward(context: Context, env: Environment) -> Forward:
     linear = context.raw.jvp == "linear"
     for name, fact in env.facts.items() if linear else ():
         names[name] = names[name]._replace(fact=fact._replace(degree=1))
-    what = "its arrays" if linear else ""
+    what = ["its arrays"] if linear else []
     needs = [
         env.need(context, "output", name, fact, fact.dtype, what)
         for name, fact in zip(context.output_names, env.results, strict=False)

@@ -74,7 +74,6 @@ from .values import (
     named,
     present,
     remaining,
-    several,
     ternary,
     unary,
     unwritten,
@@ -370,8 +369,7 @@ class Compiler(Lists):
         if want.length is not None and value.length is None:  # known only at run time
             return call("mlxgen::exactly", fitted, str(want.length))
         if want.length not in (None, value.length):
-            given = several(value.length or 0, "array")
-            raise Wrong("result_count", value.at, given=given, count=want.length)
+            raise Wrong("result_count", value.at, given=value.length, count=want.length)
         return fitted
 
     def is_pure(self, call: Call) -> bool:

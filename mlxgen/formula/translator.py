@@ -592,7 +592,7 @@ def choose(name: str, overloads: Mapping[str, Signature], args: Args) -> str:
     if not args.star and (one := chosen(overloads, positional, keywords)):
         return one
     params = ([*map(entry_param, signature.declared)] for signature in overloads.values())
-    forms = " or ".join(usage(each, name, False, True) for each in params)
+    forms = [usage(each, name, False, True) for each in params]
     raise Wrong("no_overload", args.node, label=name, forms=forms)
 
 

@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Literal
 
 from ..diagnostics import Guess, Rendered, Report
-from ..model.signature import Arg, Default, Kind, Output, Signature, Type, split, with_article
+from ..model.signature import Arg, Default, Kind, Output, Signature, Type, split
 from . import MESSAGES
 from .literals import default_of, default_problem
 from .names import PACKAGES, RESERVED, better, clash, overload
@@ -279,7 +279,7 @@ class _Parser(Types):
         outputs: list[Output] = []
         for i, (name, type, place) in enumerate(items):
             if type != ARRAY and (type.kind is not Kind.ARRAYS or len(items) > 1):
-                self.error("output", place, type=with_article(type))
+                self.error("output", place, type=type)
             if name in [output.name for output in outputs]:
                 self.error("two_outputs", place, name=name)
             outputs.append(Output(name or ("out" if len(items) == 1 else f"out{i}"), type))
@@ -335,7 +335,7 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
             other_name = MESSAGES("other_name", name=ours.name, theirs=theirs.name)
             wrong.append((other_name, ours.offset))
         elif type is None:
-            types = {"theirs": with_article(theirs.type), "ours": with_article(ours.type)}
+            types = {"theirs": theirs.type, "ours": ours.type}
             wrong.append((MESSAGES("other_type", name=ours.name, **types), ours.offset))
         elif default and theirs.default and default != Default(theirs.default.value, type):
             other_default = MESSAGES("other_default", name=ours.name, theirs=theirs.default.cpp)
