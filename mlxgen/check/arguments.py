@@ -19,7 +19,6 @@ from ..model.dtypes import (
 from ..model.kinds import Kind
 from ..model.names import free, free_names
 from ..model.op import GROUP, Arguments, DtypeRule, Form, Integers, Length, Parameter, camel
-from ..model.signature import with_article
 from ..read.keys import listed
 from ..read.names import cpp_names, in_cpp
 from .axes import another, why_no_axis
@@ -79,8 +78,7 @@ def _check_axes(context: Context, arguments: Arguments) -> None:
             continue
         seen.add(name)
         if p and p.type.kind is not Kind.ARRAY:
-            kind = with_article(p.type)
-            context.error("axes_of_other", path, key=True, at=at, name=name, kind=kind)
+            context.error("axes_of_other", path, key=True, at=at, name=name, kind=p.type)
             continue
         arrays = [p.name for p in arguments.arrays if not p.is_list]
         if not context.is_known("unknown_in_axes", name, [*arrays, *outputs], path, at=at):
@@ -295,9 +293,6 @@ def expand_dtypes(context: Context, names: Iterable[str], path: Path) -> tuple[s
         known = [f"[{name}]"] if "," in name else [*DTYPES, *CATEGORIES]
         known += [ACCUMULATOR] if len(path) > 1 and len(words) == 1 else []
         guess = did_you_mean(name, known)
-        dtypes, categories = ", ".join(DTYPES), ", ".join(CATEGORIES)
-        at = (*path, i)
-        context.error(
-            "unknown_dtype", at, name=name, guess=guess, dtypes=dtypes, categories=categories
-        )
+        about: Any = {"dtypes": list(DTYPES), "categories": list(CATEGORIES)}
+        context.error("unknown_dtype", (*path, i), name=name, guess=guess, **about)
     return tuple(found)

@@ -14,7 +14,7 @@ from functools import cached_property, partialmethod
 from pathlib import Path as FilePath
 from typing import Any
 
-from ..diagnostics import Diagnostics, Help, Related, Span, did_you_mean
+from ..diagnostics import Diagnostics, Rendered, Span, did_you_mean
 from ..diagnostics.messages import Messages, table
 from ..formula.compile import Let, Name, Need, Scope, Task, Want, compile_together, names_of
 from ..formula.lets import expanded
@@ -138,43 +138,40 @@ class Named:
         return self.entry.span()
 
     def report(
-        self, code: str, message: str, path: Path = (), help: Help = None, **more: Any
+        self,
+        said: Rendered,
+        path: Path = (),
+        *,
+        key: bool = False,
+        at: tuple[int, int] | None = None,
+        clear: bool = False,
+        **more: Any,
     ) -> None:
         """Report a problem at a value of the entry; for an empty path at its name.
 
         ``key=True``: at the key instead of the value. ``at``: at a slice of it. ``clear``: the
         value can be used despite the error.
         """
-        clear = more.pop("clear", False)
         if more.get("severity") != "warning":
             self.fail(() if clear else path)
-        key, at = more.pop("key", False), more.pop("at", None)
         span = self.entry.span(path, key=key) if path else self.name_span
         if at:
             span = self.entry.text_span(path, *at, key=key)
-            help = self.entry.advice_in(path, help, key=key)
-        self.diags.report(code, message, span, help=help, op=self.name or None, **more)
+            said = self.entry.quoted_in(path, said, key=key)
+        self.diags.error(said, span, op=self.name or None, **more)
 
-    def report_in(
-        self, path: Path, code: str, message: str, start: int, end: int, help: Help
-    ) -> None:
+    def report_in(self, path: Path, said: Rendered, start: int, end: int) -> None:
         """Report a problem inside the string at ``path``."""
-        span = self.entry.text_span(path, start, end)
-        help = self.entry.advice_in(path, help)
-        self.diags.report(code, message, span, help=help, op=self.name or None)
+        self.report(said, path, at=(start, end))
 
     def error(
         self, wrong: str, path: Path = (), /, *keys: str, key: bool = False, **about: Any
     ) -> None:
-        """Report a message of messages.yaml, or of another ``table``; options as in ``report``.
-
-        ``related`` are the locations of its note.
-        """
+        """Report a message of messages.yaml, or of another ``table``; options as in ``report``."""
         said = about.pop("table", MESSAGES)(wrong, *keys, **about)
-        options = ("severity", "at", "clear", "expected")
+        options = ("severity", "at", "clear", "expected", "related")
         more = {name: about[name] for name in options if name in about}
-        more["related"] = [Related(said.note, place) for place in about.get("related", ())]
-        self.report(said.code, said.text, path, said.help, key=key, **more)
+        self.report(said, path, key=key, **more)
 
     # A warning does not fail the entry.
     warning = partialmethod(error, severity="warning")
@@ -247,7 +244,7 @@ class Context(Named):
     ) -> bool:
         """Check that a name is one of the known ones; report the message ``wrong`` otherwise."""
         if name not in known:
-            about = {"name": name, "guess": did_you_mean(name, known), "known": ", ".join(known)}
+            about = {"name": name, "guess": did_you_mean(name, known), "known": [*known]}
             self.error(wrong, path, "some" * bool(known), key=key, at=at, **about)
         return name in known
 
@@ -349,26 +346,24 @@ class Context(Named):
         ``always``: every call of its C++ function computes it.
         """
 
-        def report(code: str, message: str, start: int, end: int, help: Help) -> None:
+        def report(said: Rendered, start: int, end: int) -> None:
             if only:
                 return
             self.fail(path)
             if not isinstance(formula, str):
-                self.report(code, message, path, help)
+                self.report(said, path)
             elif formula[start:end] not in self.shared.broken:  # that entry's errors are reported
-                self.report_in(path, code, message, start, end, help)
+                self.report_in(path, said, start, end)
 
-        def report_let(
-            name: str, code: str, message: str, start: int, end: int, help: Help
-        ) -> None:
-            if only and code not in only:
+        def report_let(name: str, said: Rendered, start: int, end: int) -> None:
+            if only and said.code not in only:
                 return
             self.fail(path)
-            error = name, message, start  # several formulas may have it
+            error = name, said.text, start  # several formulas may have it
             if self.lets[name].text[start:end] in self.shared.broken or error in self.let_errors:
                 return
             self.let_errors.add(error)
-            self.report_in(("let", name), code, message, start, end, help)
+            self.report_in(("let", name), said, start, end)
 
         scope = self.scope(names, stream)
         scope = scope._replace(let_report=report_let, only_elsewhere=self.of_formulas)
@@ -399,7 +394,7 @@ class Environment:
         return names_of((p.arg for p in self.arguments.params), self.facts)
 
     def need(
-        self, context: Context, sort: str, name: str, fact: Fact, dtype: str, linear: str
+        self, context: Context, sort: str, name: str, fact: Fact, dtype: str, linear: Sequence[str]
     ) -> Need:
         """Return the requirements on an array with the rank of another."""
         every = context.elementwise and not context.raw.checks

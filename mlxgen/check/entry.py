@@ -31,8 +31,6 @@ _FORM_KEYS = frozenset(
 )
 _KERNEL_KEYS = ("integers", "vmap", "jvp", "manual")
 
-# The keys whose signature has the names of the arguments.
-_WITH_ARGUMENTS = ("signature", "python_signature", "cpp_signature")
 
 _BACKENDS = {"eval_cpu": "cpu", "eval_gpu": "metal"}
 _SAYS = {"vjp": "grad", **dict.fromkeys(_BACKENDS, "dispatch")}  # keys that define these parts
@@ -104,8 +102,7 @@ def _check_names(context: Context) -> None:
         about: Any = {"problem": problem, "reason": reason}
         context.error("bad_name", ("name",), *_dotted(name), **_last(name), **about)
     elif _other_name(raw, signature):
-        key = next(key for key in reversed(SIGNATURES) if getattr(raw, key))
-        context.error("two_names", (key,), other=signature.name, name=raw.name)
+        context.error("two_names", (_last_signature(raw),), other=signature.name, name=raw.name)
     names: list[tuple[str, Path]] = [(a, ("aliases", i)) for i, a in enumerate(raw.aliases)]
     if raw.python_name or (context.ok and not generated(name)):
         path: Path = ("python_name",) if raw.python_name else context.at_name
@@ -137,6 +134,11 @@ def _check_module(context: Context, module: str, path: Path) -> None:
             break
 
 
+def _last_signature(raw: OpEntry) -> str:
+    """Return the key of the signature; of two, that with the names of the arguments."""
+    return next(key for key in reversed(SIGNATURES) if getattr(raw, key))
+
+
 def _other_name(raw: OpEntry, signature: Signature) -> bool:
     """Return whether the signature and the key `name` contradict each other."""
     return bool(
@@ -153,7 +155,7 @@ def _check_meanings(context: Context) -> None:
     scopes = ["gradients"] * derived + ["kernels"] * (context.form is Form.KERNELS)
     arrays = [arg.name for arg in signature.arrays]
     taken = meanings(arrays, context.output_names, scopes)
-    key = next(key for key in _WITH_ARGUMENTS if getattr(raw, key) is not None)
+    key = _last_signature(raw)
     places = {arg.name: arg.offset for arg in signature.args}
     for name in (*places, *context.output_names):
         if name in taken:

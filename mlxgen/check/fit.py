@@ -241,8 +241,7 @@ class Lookup:
         about = {"name": self.name, "count": count, "expected": wanted}
         said = [MESSAGES(wrong, problem=p.problem, **about, **p.about) for p in problems[:_MOST]]
         related = [Related(one.note, p.span) for one, p in zip(said, problems, strict=False)]
-        code, text, help, _ = said[0]
-        self.context.report(code, text, self.path, help, related=related, expected=wanted)
+        self.context.report(said[0], self.path, related=related, expected=wanted)
 
     def fitting(
         self,

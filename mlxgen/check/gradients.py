@@ -21,7 +21,6 @@ from ..model.op import (
     Parameter,
     Vmap,
 )
-from ..model.signature import with_article
 from ..read.keys import GradFunction, listed
 from ..read.yaml import quoted
 from .context import ARRAY, ARRAYS, BOOL, Context, Environment, Path
@@ -99,8 +98,7 @@ def _arguments(context: Context, arguments: Arguments, key: str, seen: set[str])
         if param is None or param.arg.mode_of:
             context.is_known("unknown_in_grad", name, arrays, path, at=at)
         elif not param.type.is_array:
-            kind = with_article(param.type)
-            context.error("gradient_of_other", path, key=True, at=at, name=name, kind=kind)
+            context.error("gradient_of_other", path, key=True, at=at, name=name, kind=param.type)
         elif name in seen:
             context.error("two_gradients", path, key=True, at=at, name=name)
         else:
@@ -131,7 +129,7 @@ def _declared(
         return [Grad((p,), GradKind.ZERO, text) for p in params]
     names = _gradient_names(context, env)
     cotangents = [f"grad_{name}" for name in context.output_names]
-    linear = "`grad`" if len(cotangents) == 1 else " or ".join(f"`{name}`" for name in cotangents)
+    linear = [f"`{name}`" for name in (cotangents if len(cotangents) > 1 else ["grad"])]
     dtype = _floating(context, env.arguments)
     needs = [
         Need("gradient", p.name)  # reported above
@@ -145,8 +143,7 @@ def _declared(
     elif context.form is Form.KERNELS:
         names |= {f"asked_{p.name}": Name(BOOL) for p in params}
     if any(name not in names for name in re.findall(r"\bgrad(?:_out)?\b", text)):
-        outputs = ", ".join(f"grad_{name}" for name in context.output_names)
-        context.error("ambiguous_grad", path, outputs=outputs)
+        context.error("ambiguous_grad", path, outputs=cotangents)
         return []
     together = len(params) > 1 or params[0].is_list
     return context.task(path, text, want, names, always=together)
@@ -243,7 +240,7 @@ def _check_linear(context: Context, grads: list[Grad]) -> None:
     for grad in grads:
         used = frozenset[str]().union(*(f.uses for f in grad.expr.facts)) if grad.expr else ()
         if used:
-            names = ", ".join(f"`{name}`" for name in sorted(used))
+            names = [f"`{name}`" for name in sorted(used)]
             return context.error("not_linear", ("jvp",), name=grad.params[0].name, names=names)
 
 
@@ -274,7 +271,8 @@ def _jvp_formulas(
         _given(names, param)
         names["tangent"] = Name(ARRAY, fact=env.facts[name]._replace(degree=1))
         needs = [
-            env.need(context, "tangent", name, fact, floating, "`tangent`") for fact in env.results
+            env.need(context, "tangent", name, fact, floating, ["`tangent`"])
+            for fact in env.results
         ]
         if expr := context.formula(("jvp", name), text, context.want_outputs(needs), names):
             found.append((param, expr))

@@ -15,7 +15,7 @@ from ..model.cpp import ARRAYS, DOUBLE, ELEMENT, FLOAT, INT, VOID, CppType
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, element_type
 from ..model.kinds import KINDS, REAL, Kind
 from ..model.op import Backend, Condition, Kernel, OutputRules, Parameter
-from ..model.signature import Type, with_article
+from ..model.signature import Type
 from ..read.cpp import Function, find_function
 from ..read.keys import KernelEntry
 from .context import Context, Environment
@@ -155,7 +155,7 @@ def _can_take(item: Dispatch) -> bool:
         kind, optional = p.type.kind, p.type.optional
         unsupported = optional or not (kind is Kind.ARRAY or KINDS[kind].scalars)
         if scalar and (unsupported or p.dtype):
-            about = {"type": with_article((p.arg.declared or p.arg).type), "dtype": p.dtype}
+            about = {"type": (p.arg.declared or p.arg).type, "dtype": p.dtype}
             name, problem = p.arg.mode_of or p.name, "of_type" if unsupported else "fixed"
             item.error("elementwise_take", name=name, problem=problem, **about)
             return False

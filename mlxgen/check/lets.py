@@ -50,9 +50,7 @@ def read_lets(context: Context) -> None:
             found = words(parsed(text))
         except Wrong as wrong:
             start, end = FormulaText(text).span(wrong.at)
-            code, message, help = wrong.written(text[start:end])
-            context.report_in(path, code, message, start, end, help)
-            context.fail(path)
+            context.report_in(path, wrong.written(text[start:end]), start, end)
             context.lets[name] = Let(text, cpp, broken=True)
             continue
         except RecursionError:

@@ -26,7 +26,7 @@ from ..model.dtypes import ACCUMULATOR, METAL_TYPES, metal_name
 from ..model.kinds import KINDS, METAL_INTS, Kind
 from ..model.numbers import Impossible, evaluated
 from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Property, Rule, Template
-from ..model.signature import Type, with_article
+from ..model.signature import Type
 from ..read.cpp import Function, Param, Unit
 from .context import MESSAGES
 from .dispatch import MAX_BUFFERS, Dispatch
@@ -146,7 +146,7 @@ def _launched(
     grid, threadgroup = (_geometry(item, key, names, known) for key in ("grid", "threadgroup"))
     if not item.spec.grid:
         item.error("no_grid", name=function.name)
-    kernel = Kernel(
+    return Kernel(
         backend="metal",
         name=item.name,
         function=str(function.attributes.get("host_name", function.name)).strip('"'),
@@ -159,7 +159,6 @@ def _launched(
         threadgroup=tuple(threadgroup),
         templates=tuple(templates),
     )
-    return kernel
 
 
 def _has_dtypes(item: Dispatch) -> bool:
@@ -376,7 +375,7 @@ def _unknown(item: Dispatch, param: Param, wanted: Iterable[Slot]) -> Mismatch:
         if p.declared == name and p not in item.passed:
             return mismatch("donated", span, param=param)
         if p.declared == name:
-            return mismatch("unsupported", span, param=param, type=with_article(p.type))
+            return mismatch("unsupported", span, param=param, type=p.type)
         if p.type.is_array and name == f"has_{p.declared}":
             return mismatch("not_optional", span, param=param, array=p.name)
     guess = did_you_mean(name, [want.name for want in wanted if want.needed])
@@ -476,10 +475,8 @@ def _check_constants(item: Dispatch, function: Function, taken: Set[str]) -> Non
 
 def _templates(item: Dispatch, function: Function, types: Mapping[str, str]) -> list[Template]:
     """Compile the template parameters after the first, in the kernel's order."""
-    context, known = (
-        item.context,
-        dict(zip(function.template, function.template_kinds, strict=True)),
-    )
+    context = item.context
+    known = dict(zip(function.template, function.template_kinds, strict=True))
     found: dict[str, Template] = {}
     for name, given in item.spec.template.items():
         path = item.at("template", name)
@@ -490,8 +487,7 @@ def _templates(item: Dispatch, function: Function, types: Mapping[str, str]) -> 
             guess = did_you_mean(name, function.template[1:])
             others = function.template[1:]
             about = {"name": name, "function": function.name, "guess": guess, "others": others}
-            keys = ("others",) if others else ()
-            context.error("no_template_parameter", path, *keys, key=True, **about)
+            context.error("no_template_parameter", path, "others" * bool(others), key=True, **about)
         elif (given.dtype is not None) != (known[name] in _TYPE_PARAMETER):
             kind = known[name] or "typename"
             context.error("template_kind", path, key=True, name=name, kind=kind)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ..diagnostics import Help
+from ..diagnostics import Rendered
 from ..formula.compile import Name, Want, compile_formula
 from ..formula.facts import category
 from ..formula.source import Formula
@@ -42,7 +42,7 @@ def forward(context: Context, env: Environment) -> Forward:
     linear = context.raw.jvp == "linear"
     for name, fact in env.facts.items() if linear else ():
         names[name] = names[name]._replace(fact=fact._replace(degree=1))
-    what = "its arrays" if linear else ""
+    what = ["its arrays"] if linear else []
     needs = [
         env.need(context, "output", name, fact, fact.dtype, what)
         for name, fact in zip(context.output_names, env.results, strict=False)
@@ -82,10 +82,10 @@ def _bound_call(context: Context, env: Environment) -> Forward:
     attempts = bound_texts(context)
     if not attempts:
         return _own_call(context, env.arguments, target, path)
-    problems: list[tuple[str, str, Help]] = []
+    problems: list[Rendered] = []
 
-    def note(code: str, message: str, start: int, end: int, help: Help) -> None:
-        problems.append((code, message, help))
+    def note(said: Rendered, start: int, end: int) -> None:
+        problems.append(said)
 
     # The name refers to MLX's function, not to this entry.
     scope = context.scope(env.names())._replace(ops={}, lets={})
@@ -95,7 +95,7 @@ def _bound_call(context: Context, env: Environment) -> Forward:
             expr = expr._replace(specializes="", gradient_specializes="")
             return Forward(context.form, expr, text)
     # Only the help of MG306 is about the arguments; the others are about formulas.
-    code, message, hint = problems[0]
+    code, message, hint, _ = problems[0]
     context.error("unbound", path, code * bool(hint), target=target, message=message, hint=hint)
     return Forward(context.form)
 

@@ -21,7 +21,7 @@ from ..model.dtypes import DTYPES
 from ..model.kinds import REAL, Kind
 from ..model.numbers import ArrayFacts, Impossible, evaluated
 from ..model.op import Arguments, DtypeRule, Form, Integers, Parameter
-from ..model.signature import Type, parted, with_article
+from ..model.signature import Type, parted
 from ..read.keys import ArraySample, Sample
 from .context import Context, Environment, Path
 
@@ -83,7 +83,7 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
     """Yield the problems of a sample's value for an argument of this type."""
     if value is None:
         if not type.optional:
-            yield Problem((), "none", {"type": with_article(type)})
+            yield Problem((), "none", {"type": type})
     elif type.is_union and not isinstance(value, ArraySample):
         if not type.takes(value):
             yield Problem((), "union", {"choices": type.listed_choices})
@@ -106,8 +106,8 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
             name = "choice" if type.choices else "length" if (type.length or 1) > 1 else "type"
             if type.kind is Kind.INT and isinstance(value, int):
                 name = "int64" if type.int64 else "int32"
-            about = {"type": with_article(type), "length": type.length}
-            yield Problem((), name, {**about, "choices": type.listed_choices})
+            about = {"type": type, "length": type.length, "choices": type.listed_choices}
+            yield Problem((), name, about)
         elif type.kind in REAL and abs(value) > 1e308 and math.isfinite(value):
             yield Problem((), "large")
 

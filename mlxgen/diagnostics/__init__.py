@@ -14,6 +14,8 @@ from .fix import Fix as Fix
 from .fix import Guess as Guess
 from .fix import Help as Help
 from .fix import applied as applied
+from .messages import Rendered as Rendered
+from .messages import Report as Report
 from .messages import sections as sections
 from .span import COMMAND_LINE as COMMAND_LINE
 from .span import LINE_BREAK as LINE_BREAK

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from ..model.cpp import Declaration
-from .fix import Advice, Fix, Help
+from .fix import Advice, Fix
 from .messages import Rendered, sections
 from .span import Span, Text
 
@@ -86,51 +86,28 @@ class Diagnostics:
         span: Span,
         *,
         op: str | None = None,
-        severity: str = "error",
-        notes: Sequence[str] = (),
-        related: Sequence[Span] = (),
-    ) -> None:
-        """Report a message of a table; ``related`` are the locations of its note."""
-        code, text, help, note = said
-        self.report(
-            code,
-            text,
-            span,
-            help=help,
-            op=op,
-            notes=notes,
-            severity=severity,
-            related=[Related(note, place) for place in related],
-        )
-
-    def report(
-        self,
-        code: str,
-        message: str,
-        span: Span,
-        *,
-        help: Help = None,
-        op: str | None = None,
         notes: Sequence[str] = (),
         severity: str = "error",
-        related: Sequence[Related] = (),
+        related: Sequence[Span | Related] = (),
         expected: Declaration | None = None,
     ) -> None:
         """Report an error or, with ``severity="warning"``, a warning, which does not fail the run.
 
-        Raises ``ValueError`` if errors.md does not explain the code.
+        ``related`` are the locations of the message's note. Raises ``ValueError`` if errors.md does
+        not explain the code.
         """
+        code, message, help, note = said
         if code not in sections():
             raise ValueError(f"diagnostic code {code!r} is not in errors.md")
-        said, instead, certain = help if isinstance(help, Advice) else (help, None, False)
+        advice, instead, certain = help if isinstance(help, Advice) else (help, None, False)
         # Several lines may contain comments, which the fix would remove.
         certain &= span.line == span.end_line
         fix = Fix(span, instead, certain) if instead is not None else None
-        said, op = (said and one_line(said, 400)) or None, op and one_line(f"'{op}'")[1:-1]
-        places = tuple(Related(one_line(place.message), place.span) for place in related)
-        text = one_line(message)
-        notes = tuple(notes)
-        self.repeat(Diagnostic(code, text, span, said, notes, op, severity, places, fix, expected))
+        advice, op = (advice and one_line(advice, 400)) or None, op and one_line(f"'{op}'")[1:-1]
+        noted = (place if isinstance(place, Related) else Related(note, place) for place in related)
+        places = tuple(Related(one_line(place.message), place.span) for place in noted)
+        about = tuple(notes), op, severity, places, fix, expected
+        self.repeat(Diagnostic(code, one_line(message), span, advice, *about))
 
     def repeat(self, item: Diagnostic) -> None:
         """Report a diagnostic of another collector, possibly at a new location."""

@@ -57,11 +57,11 @@ class Guess:
     def __bool__(self) -> bool:
         return bool(self.word)
 
-    def advice(self, text: str | None, certain: bool = True) -> Help:
+    def advice(self, text: str | None) -> Help:
         """Return a help with the word, if any, as its fix."""
         if not self.word:
             return text
-        return Advice(text, self.form.format(self.word), certain and self.certain)
+        return Advice(text, self.form.format(self.word), self.certain)
 
 
 def applied(path: str, text: str, fixes: Iterable[Fix]) -> tuple[str, list[Fix]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -45,11 +45,16 @@ class Rendered(NamedTuple):
     note: str = ""  # about a second location
 
 
+# Reports a message at a slice of a string.
+Report = Callable[[Rendered, int, int], None]
+
+
 class _Templates(Formatter):
-    """Fills in templates, with the wording of lists and numbers.
+    """Fills in templates, with the wording of lists, numbers and articles.
 
     ``{names}`` joins a list by commas, and ``{names:or}`` has "or" before its last item.
-    ``{count:array}`` is a number with its noun, such as ``1 array`` or ``2 arrays``.
+    ``{count:array}`` is a number with its noun, such as ``1 array`` or ``2 arrays``, and
+    ``{type:a}`` a noun with its article, such as ``an int``.
     """
 
     def format_field(self, value: Any, spec: str) -> str:
@@ -59,7 +64,9 @@ class _Templates(Formatter):
             if spec:
                 items[-2:] = [f" {spec} ".join(items[-2:])]
             return ", ".join(items)
-        if spec.isalpha():
+        if spec == "a":
+            return f"{'an' if str(value)[0] in 'aeio' else 'a'} {value}"
+        if isinstance(value, int) and spec.isalpha():
             return f"{value} {spec}{'s' * (value != 1)}"
         return format(value, spec)
 

@@ -33,7 +33,7 @@ from itertools import count, product
 from operator import attrgetter
 from typing import NamedTuple
 
-from ..diagnostics import did_you_mean
+from ..diagnostics import Report, did_you_mean
 from ..model.dtypes import DTYPES
 from ..model.kinds import KINDS
 from ..model.op import Expr as Expr  # what compile_formula gives
@@ -48,7 +48,7 @@ from .lists import Lists, concatenated, condition, joined, repeated
 from .mlx import MODULES
 from .mlx import VALUES as VALUES
 from .source import Formula, parsed
-from .translator import Facts, Report, T, both
+from .translator import Facts, T, both
 from .translator import Let as Let
 from .translator import Name as Name
 from .translator import Scope as Scope
@@ -74,7 +74,6 @@ from .values import (
     named,
     present,
     remaining,
-    several,
     ternary,
     unary,
     unwritten,
@@ -370,8 +369,7 @@ class Compiler(Lists):
         if want.length is not None and value.length is None:  # known only at run time
             return call("mlxgen::exactly", fitted, str(want.length))
         if want.length not in (None, value.length):
-            given = several(value.length or 0, "array")
-            raise Wrong("result_count", value.at, given=given, count=want.length)
+            raise Wrong("result_count", value.at, given=value.length, count=want.length)
         return fitted
 
     def is_pure(self, call: Call) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Advice, Help, did_you_mean
+from ..diagnostics import Advice, Rendered, did_you_mean
 from ..diagnostics.messages import Message, table
 from ..diagnostics.messages import messages as read
 from .values import Value, cut
@@ -32,16 +32,16 @@ class Wrong(Exception):
         self.name, self.at, self.about = name, at, about
         self.keys = [key for key in (*keys, "word" * bool(about.get("word"))) if key]
 
-    def written(self, here: str) -> tuple[str, str, Help]:
-        """Return code, message and help; ``here`` is the text at the location."""
+    def written(self, here: str) -> Rendered:
+        """Return the message; ``here`` is the text at the location."""
         about = {"guess": "", **self.about, "here": here}
         if any(key in messages()[self.name].helps for key in self.keys):
             about["guess"] = ""  # the help is more specific
         about.update((key, cut(value)) for key, value in about.items() if isinstance(value, str))
-        code, message, help, _ = messages()[self.name].filled(self.keys, about)
-        if isinstance(help, Advice) and about["here"] != here:
-            help = help.text  # a shortened quotation cannot be part of a fix
-        return code, message, help
+        said = messages()[self.name].filled(self.keys, about)
+        if isinstance(said.help, Advice) and about["here"] != here:
+            return said._replace(help=said.help.text)  # a fix needs the whole quotation
+        return said
 
 
 def messages() -> Mapping[str, Message]:

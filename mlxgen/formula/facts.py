@@ -352,7 +352,7 @@ class Need(NamedTuple):
     name: str  # the argument or output
     rank: Rank = None
     dtype: str = ""
-    linear: str = ""  # the names that it must be linear in; empty: no requirement
+    linear: Sequence[str] = ()  # the names that it must be linear in; empty: no requirement
     summed: bool = False  # extra axes are summed
     free: frozenset[str] = frozenset()  # arrays that can have any ndim, and are not all scalars
     every: bool = False  # all arrays have one shape, of any ndim

@@ -37,7 +37,6 @@ from .values import (
     named,
     narrow,
     present,
-    several,
     unary,
 )
 
@@ -327,8 +326,7 @@ class Lists(Translator):
         """Return the variables of a loop, one per list."""
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         if len(targets) != count:
-            names = several(len(targets), "name")
-            raise Wrong("loop_count", target, values=several(count, "value"), names=names)
+            raise Wrong("loop_count", target, values=count, names=len(targets))
         found: dict[str, ast.Name] = {}
         for t in targets:
             if not isinstance(t, ast.Name):

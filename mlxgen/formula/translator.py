@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from ..diagnostics import Help, did_you_mean
+from ..diagnostics import Report, did_you_mean
 from ..model.op import STREAM, Fact, Length
 from ..model.overloads import chosen
 from ..model.signature import Arg, Kind, Signature, Type
@@ -66,7 +66,6 @@ from .values import (
 T = TypeVar("T")
 R = TypeVar("R")
 # Receives the errors: code, message, start and end offset in the text, help.
-Report = Callable[[str, str, int, int, Help], None]
 
 # What is known about optional names and unions: states, and whether the value is one of them.
 Facts = Mapping[str, frozenset[tuple[frozenset[State], bool]]]
@@ -200,11 +199,11 @@ class Translator:
             if self.inside and (elsewhere := self.not_here(wrong)):  # the use is the mistake
                 wrong, (_, _, text, report) = elsewhere, self.inside[0]
             start, end = FormulaText(text).span(None if self.built else wrong.at)
-            code, message, help = wrong.written(text[start:end])
-            if wrong.name in UNKNOWN_NAMES and message in self.said:
+            said = wrong.written(text[start:end])
+            if wrong.name in UNKNOWN_NAMES and said.text in self.said:
                 return  # several uses of an unknown name are one mistake
-            self.said.add(message)
-            report(code, message, start, end, help)
+            self.said.add(said.text)
+            report(said, start, end)
 
     def not_here(self, wrong: Wrong) -> Wrong | None:
         """Return the error for a `let` that is right in other formulas of the entry only."""
@@ -593,7 +592,7 @@ def choose(name: str, overloads: Mapping[str, Signature], args: Args) -> str:
     if not args.star and (one := chosen(overloads, positional, keywords)):
         return one
     params = ([*map(entry_param, signature.declared)] for signature in overloads.values())
-    forms = " or ".join(usage(each, name, False, True) for each in params)
+    forms = [usage(each, name, False, True) for each in params]
     raise Wrong("no_overload", args.node, label=name, forms=forms)
 
 

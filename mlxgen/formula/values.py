@@ -187,7 +187,7 @@ class Value:
         if self.const is not None and self.kind in ("int", "str"):
             return f"the {'int' if self.kind == 'int' else 'string'} {cut(repr(self.const))}"
         if self.kind == "arrays" and self.count is not None:
-            return several(self.count, "array")
+            return f"{self.count} array{'s' * (self.count != 1)}"
         return TEXTS[self.kind]
 
     @property
@@ -225,14 +225,9 @@ class Value:
         return len(self.items) if self.kind == "tuple" else self.count
 
 
-def cut(text: str, length: int = 200) -> str:
+def cut(text: str) -> str:
     """Shorten a long quotation in a message."""
-    return text if len(text) <= length else f"{text[:length]}..."
-
-
-def several(count: int, what: str) -> str:
-    """Return ``1 array`` or ``2 arrays``."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 _KINDS: Mapping[Kind, ValueKind] = {

@@ -387,11 +387,6 @@ def quoted(text: str) -> str:
     return f'"{text.translate(_ESCAPES)}"'
 
 
-def with_article(type: Type) -> str:
-    """Return ``an int`` or ``a float``, for messages."""
-    return f"{'an' if str(type)[0] in 'aeio' else 'a'} {type}"
-
-
 def _cpp_float(value: float, single: bool) -> str:
     if math.isfinite(value):
         return repr(value) + "f" * single

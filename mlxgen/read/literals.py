@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from ..diagnostics import Guess, did_you_mean
 from ..model.dtypes import DTYPES
-from ..model.signature import ESCAPES, INT64_MIN, Default, Kind, Type, quoted, with_article
+from ..model.signature import ESCAPES, INT64_MIN, Default, Kind, Type, quoted
 
 _NOT_FINITE = re.compile(
     r"""([-+]?)\s*(?:(?:math\.|mx\.|np\.)?(?:inf|nan)|INFINITY|NAN|float\(["'](-?)(?:inf|nan)["']\)
@@ -121,10 +121,10 @@ def default_problem(
         word = _NAMESPACE.sub("", text.strip("\"'"))
         meant = Guess(word, certain=True) if word in DTYPES else did_you_mean(word, DTYPES)
         if meant:
-            parts = {"text": text, "type": "a dtype", "near": meant.word, "guess": meant}
+            parts = {"text": text, "type": "dtype", "near": meant.word, "guess": meant}
             return "misspelled_default", (), parts
     parts = {
-        **{"text": text, "type": with_article(type), "none": none, "bools": bools},
+        **{"text": text, "type": type, "none": none, "bools": bools},
         **{"bits": 64 if type.int64 else 32, "dtypes": list(DTYPES)},
         **{"choices": type.listed_choices, "near": quoted(near or "")},
         "floats": f"{opening}0.5, 2.0{closing}",

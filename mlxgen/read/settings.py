@@ -137,7 +137,7 @@ def _resolve(
         what = f"a list of {LISTS[key]}" if key in LISTS else "a string"
         what = "a path or a list of paths" if key == "yaml" else what
         if key not in KEYS:
-            near, known = did_you_mean(key, KEYS), ", ".join(KEYS)
+            near, known = did_you_mean(key, KEYS), list(KEYS)
             reader.error("unknown_setting", key, part="key", near=near, known=known)
         elif not _fits(key, value):
             reader.error("wrong_setting", key, what=what, value=value)
@@ -212,8 +212,8 @@ def _languages(listed: Sequence[str], reader: _Reader) -> tuple[str, ...]:
     """Return the languages of a package with those that their interfaces need."""
     for name in dict.fromkeys(name for name in listed if not languages.exists(name)):
         known = languages.names()
-        about = {"name": name, "known": " or ".join(known)}
-        reader.error("unknown_language", "languages", near=did_you_mean(name, known), **about)
+        about: Any = {"name": name, "near": did_you_mean(name, known), "known": known}
+        reader.error("unknown_language", "languages", **about)
     try:
         return languages.with_required(filter(languages.exists, listed))
     except languages.LanguageError as error:

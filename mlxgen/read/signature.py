@@ -11,13 +11,12 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Literal
 
-from ..diagnostics import Guess
-from ..diagnostics.messages import Rendered
-from ..model.signature import Arg, Default, Kind, Output, Signature, Type, split, with_article
+from ..diagnostics import Guess, Rendered, Report
+from ..model.signature import Arg, Default, Kind, Output, Signature, Type, split
 from . import MESSAGES
 from .literals import default_of, default_problem
 from .names import PACKAGES, RESERVED, better, clash, overload
-from .types import ARRAY, ARRAYS, CPP, NAMESPACE, PYTHON, TORCH, TYPE_WORDS, Bad, Report, Types
+from .types import ARRAY, ARRAYS, CPP, NAMESPACE, PYTHON, TORCH, TYPE_WORDS, Bad, Types
 
 Spelling = Literal["any", "cpp", "python"]
 
@@ -280,7 +279,7 @@ class _Parser(Types):
         outputs: list[Output] = []
         for i, (name, type, place) in enumerate(items):
             if type != ARRAY and (type.kind is not Kind.ARRAYS or len(items) > 1):
-                self.error("output", place, type=with_article(type))
+                self.error("output", place, type=type)
             if name in [output.name for output in outputs]:
                 self.error("two_outputs", place, name=name)
             outputs.append(Output(name or ("out" if len(items) == 1 else f"out{i}"), type))
@@ -336,7 +335,7 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
             other_name = MESSAGES("other_name", name=ours.name, theirs=theirs.name)
             wrong.append((other_name, ours.offset))
         elif type is None:
-            types = {"theirs": with_article(theirs.type), "ours": with_article(ours.type)}
+            types = {"theirs": theirs.type, "ours": ours.type}
             wrong.append((MESSAGES("other_type", name=ours.name, **types), ours.offset))
         elif default and theirs.default and default != Default(theirs.default.value, type):
             other_default = MESSAGES("other_default", name=ours.name, theirs=theirs.default.cpp)
@@ -349,7 +348,7 @@ def combine(cpp: Signature, python: Signature, report: Report) -> Signature | No
         results = {"theirs": cpp.cpp_result, "ours": python.python_result}
         wrong.append((MESSAGES("other_outputs", **results), last))
     for said, offset in wrong:
-        report(said.code, said.text, *offset, said.help)
+        report(said, *offset)
     args_of_op = split(args, (output.name for output in python.outputs))
     return None if wrong else python._replace(args=args_of_op, name=python.name or cpp.name)
 

@@ -7,12 +7,12 @@ it takes about 20 microseconds per operator, and messages can name the expected 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from ..diagnostics import Guess, Help, did_you_mean
+from ..diagnostics import Guess, Report, did_you_mean
 from ..model.kinds import KINDS
 from ..model.signature import Kind, Type, quoted
 from . import MESSAGES
@@ -20,7 +20,6 @@ from .literals import string_of
 from .names import clash
 
 # Receives the errors: code, message, start and end offset in the text, help.
-Report = Callable[[str, str, int, int, Help], None]
 
 ARRAY, ARRAYS, _INT, _INTS = map(Type, (Kind.ARRAY, Kind.ARRAYS, Kind.INT, Kind.INTS))
 _AXES, _SHAPE, _PAIR = Type(Kind.AXES), Type(Kind.SHAPE), Type(Kind.INTS, length=2)
@@ -182,8 +181,7 @@ class Tokens:
         """
         self.failed = True
         said = MESSAGES(mistake, *keys, **parts)
-        start, end = self.since(at) if isinstance(at, int) else at
-        self.report(said.code, said.text, start, end, said.help)
+        self.report(said, *(self.since(at) if isinstance(at, int) else at))
         return Bad()
 
     def unexpected(self, wanted: str) -> Bad:

@@ -21,7 +21,7 @@ from typing import Any
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from ..diagnostics import Advice, Diagnostics, Help, Span, Text, TooMany
+from ..diagnostics import Advice, Diagnostics, Rendered, Span, Text, TooMany
 from . import MESSAGES
 from .compose import MAX_DEPTH, MAX_VALUES, Limit, YamlText, compose
 from .names import overload
@@ -248,13 +248,13 @@ class Entry:
         first = found_at[start][0]
         return self.document.at(first, found_at[end - 1][1] if end > start else first)
 
-    def advice_in(self, path: KeyPath, help: Help, *, key: bool = False) -> Help:
-        """Return a help whose replacement has the quotes of the string at ``path`` escaped."""
+    def quoted_in(self, path: KeyPath, said: Rendered, *, key: bool = False) -> Rendered:
+        """Return a message whose fix has the quotes of the string at ``path`` escaped."""
         key_node, value, found = self._find(path)
-        node = key_node if key else value
+        node, help = key_node if key else value, said.help
         if not (found and isinstance(help, Advice) and isinstance(node, ScalarNode)):
-            return help
-        return help._replace(instead=_escaped(help.instead, node.style))
+            return said
+        return said._replace(help=help._replace(instead=_escaped(help.instead, node.style)))
 
     def _find(self, path: KeyPath) -> tuple[Node | None, Node, bool]:
         """Return key and value at ``path``, or at its nearest ancestor; and if ``path`` exists.

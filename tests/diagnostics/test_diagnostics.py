@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from mlxgen.diagnostics import (
     Diagnostics,
     Fix,
     Related,
+    Rendered,
     Span,
     TooMany,
     applied,
@@ -37,16 +39,20 @@ def collector(text: str = TEXT) -> Diagnostics:
     return diags
 
 
+def report(diags: Diagnostics, code: str, text: str, span: Span, **more: Any) -> None:
+    diags.error(Rendered(code, text, more.pop("help", None)), span, **more)
+
+
 def carets(text: str, span: Span) -> list[str]:
     """Return the source line and the caret line, without the gutter."""
     diags = collector(text)
-    diags.report("MG001", "wrong", span)
+    report(diags, "MG001", "wrong", span)
     return [line[8:] for line in diags.render_text().splitlines()[1:3]]
 
 
 def test_messages_are_of_one_line():
     diags = collector()
-    diags.report("MG110", "the name '\nxp2' \u2028 is not an identifier", KEY)
+    report(diags, "MG110", "the name '\nxp2' \u2028 is not an identifier", KEY)
     assert [item.message for item in diags.sorted()] == [
         r"the name '\nxp2' \u2028 is not an identifier"
     ]
@@ -55,8 +61,8 @@ def test_messages_are_of_one_line():
 def test_text():
     diags = collector()
     message = "unknown key 'varients' (did you mean 'variants'?)"
-    diags.report("MG001", message, KEY, op="axpby", help="write 'variants'", notes=["a", "b"])
-    diags.report("MG003", "twice", Span(FILE, 1, 3, 1, 7))
+    report(diags, "MG001", message, KEY, op="axpby", help="write 'variants'", notes=["a", "b"])
+    report(diags, "MG003", "twice", Span(FILE, 1, 3, 1, 7))
     assert diags.render_text() == (
         "ops.yaml:1:3: error[MG003]: twice\n"
         "    1 | - name: axpby\n"
@@ -74,7 +80,7 @@ def test_text():
 def test_related_places():
     diags = collector()
     related = [Related("one", Span(FILE, 1, 3, 1, 7)), Related("two", Span("gone.h", 3, 1, 3, 2))]
-    diags.report("MG001", "wrong", KEY, help="write it", related=related)
+    report(diags, "MG001", "wrong", KEY, help="write it", related=related)
     assert diags.render_text() == (
         "ops.yaml:2:3: error[MG001]: wrong\n"
         "    2 |   varients: [function]\n"
@@ -97,7 +103,7 @@ def test_nothing_to_say():
 def test_json():
     diags = collector()
     related = [Related("here", Span(FILE, 1, 3, 1, 7))]
-    diags.report("MG001", "wrong", KEY, op="axpby", help="dö", notes=["n"], related=related)
+    report(diags, "MG001", "wrong", KEY, op="axpby", help="dö", notes=["n"], related=related)
     assert "dö" in diags.to_json()
     assert json.loads(diags.to_json()) == [
         {
@@ -155,8 +161,8 @@ def test_fixes_are_applied():
 def test_sorted_by_position_and_said_once():
     diags = Diagnostics()
     for line, column in ((3, 1), (1, 9), (1, 2), (3, 1)):
-        diags.report("MG001", "wrong", Span(FILE, line, column, line, column + 1))
-    diags.report("MG003", "another at the same place", Span(FILE, 3, 1, 3, 2))
+        report(diags, "MG001", "wrong", Span(FILE, line, column, line, column + 1))
+    report(diags, "MG003", "another at the same place", Span(FILE, 3, 1, 3, 2))
     places = [(item.span.line, item.span.column, item.code) for item in diags.sorted()]
     assert places == [(1, 2, "MG001"), (1, 9, "MG001"), (3, 1, "MG001"), (3, 1, "MG003")]
     assert len(diags) == 4 and not diags.ok
@@ -165,21 +171,21 @@ def test_sorted_by_position_and_said_once():
 
 def test_warnings_are_no_errors():
     diags, other = collector(), Diagnostics()
-    other.report("MG003", "doubtful", KEY, op="axpby", help="mend it", severity="warning")
+    report(other, "MG003", "doubtful", KEY, op="axpby", help="mend it", severity="warning")
     diags.add(other)
     assert diags.ok and len(diags) == 1 and diags.summary() == "1 warning"
     assert diags.render_text().startswith("ops.yaml:2:3: warning[MG003]: op 'axpby': doubtful\n")
     assert json.loads(diags.to_json())[0]["severity"] == "warning"
-    diags.report("MG001", "wrong", KEY)
-    diags.report("MG001", "wrong", Span(FILE, 1, 1, 1, 2))
+    report(diags, "MG001", "wrong", KEY)
+    report(diags, "MG001", "wrong", Span(FILE, 1, 1, 1, 2))
     assert not diags.ok and diags.summary() == "2 errors, 1 warning"
 
 
 def test_the_first_are_shown():
     diags = Diagnostics(limit=2)
     for line in (5, 3, 1, 4, 2):
-        diags.report("MG003", "doubtful", Span(FILE, line, 1, line, 2), severity="warning")
-        diags.report("MG001", "wrong", Span(FILE, line, 1, line, 2))
+        report(diags, "MG003", "doubtful", Span(FILE, line, 1, line, 2), severity="warning")
+        report(diags, "MG001", "wrong", Span(FILE, line, 1, line, 2))
     items = json.loads(diags.to_json())
     shown = [(item["line"], item["severity"]) for item in items]
     assert shown == [(1, "warning"), (1, "error"), (2, "warning"), (2, "error"), (3, "note")]
@@ -193,15 +199,15 @@ def test_the_first_are_shown():
 def test_nothing_is_read_to_its_end_for_more_errors_than_anybody_reads():
     diags, every = Diagnostics(limit=10), Diagnostics(limit=0)
     for line in range(1, 1000):
-        diags.report("MG001", "wrong", Span(FILE, line, 1, line, 2))
+        report(diags, "MG001", "wrong", Span(FILE, line, 1, line, 2))
     assert diags.summary() == "999 errors"
     for line in (1000, 1001):
         with pytest.raises(TooMany):
-            diags.report("MG001", "wrong", Span(FILE, line, 1, line, 2))
+            report(diags, "MG001", "wrong", Span(FILE, line, 1, line, 2))
     assert diags.summary() == "more than 1001 errors"
     assert "note: and more than 991 more\n" in diags.render_text()
     for line in range(1, 2000):
-        every.report("MG001", "wrong", Span(FILE, line, 1, line, 2))
+        report(every, "MG001", "wrong", Span(FILE, line, 1, line, 2))
     assert every.summary() == "1999 errors" and every.render_text().count("error[") == 1999
 
 
@@ -210,7 +216,7 @@ def test_quoted_values_are_cut():
     message = (
         f"'x' of YAML's own is no '{'n' * 1000}', and \"{'m' * 79}\" neither; see '{'n' * 60}'"
     )
-    diags.report("MG001", message, KEY, op="axpby" * 1000, help="h" * 10000)
+    report(diags, "MG001", message, KEY, op="axpby" * 1000, help="h" * 10000)
     (item,) = diags.sorted()
     assert item.message == (
         f"'x' of YAML's own is no '{'n' * 75}...', and \"{'m' * 75}...\" neither; see '{'n' * 60}'"
@@ -220,7 +226,7 @@ def test_quoted_values_are_cut():
 
 def test_unexplained_code_is_refused():
     with pytest.raises(ValueError, match="MG999"):
-        collector().report("MG999", "what?", KEY)
+        report(collector(), "MG999", "what?", KEY)
 
 
 @pytest.mark.parametrize(
@@ -255,9 +261,9 @@ def test_files_are_read_when_not_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "k.metal").write_bytes(b"\xef\xbb\xbfkernel\xff\r\nvoid f()\r\n")
     diags = Diagnostics()
-    diags.report("MG001", "here", Span("k.metal", 2, 6, 2, 7))
-    diags.report("MG001", "no such file", Span("other.metal", 2, 6, 2, 7))
-    diags.report("MG001", "no such line", Span("k.metal", 9, 6, 9, 7))
+    report(diags, "MG001", "here", Span("k.metal", 2, 6, 2, 7))
+    report(diags, "MG001", "no such file", Span("other.metal", 2, 6, 2, 7))
+    report(diags, "MG001", "no such line", Span("k.metal", 9, 6, 9, 7))
     assert diags.render_text().splitlines() == [
         "k.metal:2:6: error[MG001]: here",
         "    2 | void f()",
@@ -270,7 +276,7 @@ def test_files_are_read_when_not_given(tmp_path, monkeypatch):
 
 def test_colours_only_on_terminals(monkeypatch):
     diags = collector("[bold]\n")  # not markup
-    diags.report("MG001", "wrong [red]", Span(FILE, 1, 1, 1, 7), help="h" * 300)
+    report(diags, "MG001", "wrong [red]", Span(FILE, 1, 1, 1, 7), help="h" * 300)
     plain, coloured = diags.render_text(), diags.render_text(color=True)
     assert "\x1b[" not in plain
     assert "\x1b[" in coloured

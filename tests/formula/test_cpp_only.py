@@ -163,7 +163,7 @@ def compiled(text: str, linear: str = "", release: str | None = None) -> Expr | 
         for name, rank in types.items()
     }
     scope = samples.SCOPE._replace(names=names, release=release)
-    need = Need("gradient", "x", linear="`grad`") if linear else Need("output", "x")
+    need = Need("gradient", "x", linear=["`grad`"]) if linear else Need("output", "x")
     return compile_formula(text, scope, Want(Kind.ARRAY, None, [need]), lambda *_: None)
 
 

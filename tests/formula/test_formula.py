@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlxgen
-from mlxgen.diagnostics import sections
+from mlxgen.diagnostics import Rendered, sections
 from mlxgen.formula.compile import Expr, Name, Scope, Want, compile_formula
 from mlxgen.formula.source import parsed
 from mlxgen.model.numbers import ArrayFacts, evaluated
@@ -39,7 +39,7 @@ Report = tuple[str, str, int, int, "str | None"]
 
 def compiled(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) -> Expr:
     """Translate a formula without errors."""
-    reports: list[Report] = []
+    reports: list[object] = []
     expr = compile_formula(text, scope, want or Want(Kind.ARRAY), lambda *r: reports.append(r))
     assert expr is not None and not reports, reports
     return expr
@@ -53,7 +53,11 @@ def cpp(text: str, want: Want | None = None, scope: Scope = samples.SCOPE, **pla
 def errors(text: str, want: Want | None = None, scope: Scope = samples.SCOPE) -> list[Report]:
     """Return the diagnostics of a formula."""
     reports: list[Report] = []
-    expr = compile_formula(text, scope, want or Want(Kind.ARRAY), lambda *r: reports.append(r))
+
+    def report(said: Rendered, start: int, end: int) -> None:
+        reports.append((said.code, said.text, start, end, said.help))
+
+    expr = compile_formula(text, scope, want or Want(Kind.ARRAY), report)
     assert (expr is None) == bool(reports)
     for code, message, start, end, help in reports:
         assert code in sections() and message

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from formula import formula_samples as samples
 
-from mlxgen.diagnostics import Advice
+from mlxgen.diagnostics import Advice, Rendered
 from mlxgen.formula.compile import Want, compile_formula
 from mlxgen.formula.explain import messages
 from mlxgen.model.signature import Kind
@@ -25,7 +25,11 @@ Report = tuple[str, str, int, int, "str | None"]
 
 def reports(text: str, want: Want) -> list[Report]:
     found: list[Report] = []
-    compile_formula(text, samples.SCOPE, want, lambda *one: found.append(one))
+
+    def report(said: Rendered, start: int, end: int) -> None:
+        found.append((said.code, said.text, start, end, said.help))
+
+    compile_formula(text, samples.SCOPE, want, report)
     return found
 
 

@@ -21,7 +21,7 @@ from mlxgen.model.signature import Kind, Type
 mx = pytest.importorskip("mlx.core")
 np = pytest.importorskip("numpy")
 
-NEED = Need("gradient", "x", linear="`grad`")
+NEED = Need("gradient", "x", linear=["`grad`"])
 
 
 def accepted(text: str, linear: str, types: Mapping[str, Type]) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pages import PAGES
 
+from mlxgen.diagnostics import Rendered
 from mlxgen.model.dtypes import DTYPES
 from mlxgen.model.kinds import KINDS
 from mlxgen.model.signature import Arg, Default, Kind, Output, Signature, Type, quoted, split
@@ -35,10 +36,10 @@ def errors(text: str, spelling: str = "any") -> list[tuple[str, str]]:
     """Return code and marked text of each error; without errors a signature must be returned."""
     found: list[tuple[str, str]] = []
 
-    def report(code: str, message: str, start: int, end: int, help: str | None) -> None:
-        assert code in PAGES and message and help != ""
+    def report(said: Rendered, start: int, end: int) -> None:
+        assert said.code in PAGES and said.text and said.help != ""
         assert 0 <= start <= end <= len(text)
-        found.append((code, text[start:end]))
+        found.append((said.code, text[start:end]))
 
     signature = parse_signature(text, spelling, report)
     assert (signature is None) == bool(found)
@@ -941,8 +942,9 @@ def test_demanded_spelling(text, spelling, code):
 def test_messages(text, message, help):
     found = []
     parse_signature(text, "any", lambda *error: found.append(error))
-    assert message in found[0][1]
-    assert (help in str(found[0][4])) if help else found[0][4] is None
+    said = found[0][0]
+    assert message in said.text
+    assert (help in str(said.help)) if help else said.help is None
 
 
 def codes_of_entry(text: str) -> set[str]:
@@ -950,8 +952,8 @@ def codes_of_entry(text: str) -> set[str]:
     (data,) = yaml.safe_load(text)
     found: set[str] = set()
 
-    def report(code: str, *_: object) -> None:
-        found.add(code)
+    def report(said: Rendered, *_: object) -> None:
+        found.add(said.code)
 
     if "signature" in data:
         parse_signature(data["signature"], "any", report)
@@ -1046,9 +1048,9 @@ def test_parsing_is_fast():
 def combined(cpp: str, python: str) -> Signature | list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
 
-    def report(code: str, message: str, start: int, end: int, help: str | None) -> None:
-        assert code == "MG218" and 0 <= start < end <= len(python)
-        found.append((python[start:end], message))
+    def report(said: Rendered, start: int, end: int) -> None:
+        assert said.code == "MG218" and 0 <= start < end <= len(python)
+        found.append((python[start:end], said.text))
 
     signature = combine(parse(cpp, "cpp"), parse(python, "python"), report)
     assert (signature is None) == bool(found)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ...command import operators
 from ...command.operators import plain_settings, settings_of
-from ...diagnostics import Diagnostic, Diagnostics, Related, Span
+from ...diagnostics import Diagnostic, Diagnostics, Related, Rendered, Span
 from ...package import compat, toolchain
 from ...package.cache import Cache, folder
 from ...package.toolchain import BuildError
@@ -275,11 +275,12 @@ class _Project:
                 text = text.replace(path, source.name)
         return text
 
-    def _refused(self, said: str) -> None:
+    def _refused(self, output: str) -> None:
         """Report the compiler's errors in the functions, if the output contains any."""
-        for error in compiler_errors(said, self._is_own):
+        for error in compiler_errors(output, self._is_own):
             notes = tuple(map(self._named, error.notes))
-            self.diags.report(error.code, self._named(error.message), error.span, notes=notes)
+            said = Rendered(error.code, self._named(error.message), None)
+            self.diags.error(said, error.span, notes=notes)
         if not self.diags.ok:
             self.fail()
 
