@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from emulated import Keeping, built, converted, same
 from mlxgen.__main__ import cli
 from mlxgen.metal import RecordError, emulate, record
 from mlxgen.plugins.metal import records
-from mlxgen.plugins.metal.formulas import Sizes
+from mlxgen.plugins.metal.formulas import Sizes, size, times
 from mlxgen.plugins.metal.records import Call, Kernel, Record
 
 COPY = "uint i = thread_position_in_grid.x;\nout[i] = x[i];"
@@ -116,19 +117,74 @@ def imported(tmp_path: Path) -> Importing:
     ],
 )
 def test_formulas(numbers: tuple[int, ...], formula: str | None) -> None:
-    sizes = Sizes({"N": (3, 5, 9), "M": (4, 8, 20)})
+    sizes = Sizes(3, {"N": (3, 5, 9), "M": (4, 8, 20)})
     found, axis = sizes.formula(numbers), sizes.formula(numbers, axis=True)
     assert (found and found.text) == formula
     is_axis = formula is not None and "m" not in formula
-    assert (axis and axis.text) == (formula.replace(" ", "") if is_axis else None)  # type: ignore[union-attr]
+    assert (axis and axis.text) == (formula if is_axis else None)
 
 
 def test_formulas_of_axes_have_no_attributes() -> None:
-    sizes = Sizes(more={"x.size": (3, 5)})
-    found = sizes.formula((6, 10))
+    total = replace(times(size("N"), size("M")), text="x.size", kind="size")
+    sizes = Sizes(2, {"N": (3, 5), "M": (7, 2)}, more=[total])
+    found = sizes.formula((42, 20))
     assert found is not None
     assert found.text == "2 * x.size"
-    assert sizes.formula((6, 10), axis=True) is None
+    axis = sizes.formula((42, 20), axis=True)
+    assert axis is not None
+    assert axis.text == "2 * N * M"
+
+
+TWO = {"B": (4, 3), "H": (40, 300), "K": (3, 5)}
+THIRD = "only two different numbers support it; a third one confirms it"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "known", "formula", "note"),
+    [
+        ((160, 900), {8}, "x.size", ""),
+        ((120, 1500), {8}, "H * K", ""),
+        ((40, 256), {256}, "min(H, 256)", THIRD),
+        ((38, 296), set(), "H - K + 1", THIRD),
+        ((14, 60), set(), "(H + K - 1) // K", THIRD),
+        ((3, 19), {16, 256}, "(H + 15) // 16", THIRD),
+        ((256, 512), {256}, "256 * ((H + 255) // 256)", THIRD),
+        ((128, 96), set(), "32 * B", THIRD),
+        ((48, 308), {8}, None, ""),  # a sum with a constant needs three different numbers
+        ((1728, 1920), {64, 512}, None, ""),
+        (
+            (256, 256),
+            {256},
+            "256",
+            "it can also be `256 * ((K + 255) // 256)`; a call with K = 1025 decides",
+        ),
+    ],
+)
+def test_formulas_of_two_calls(
+    numbers: tuple[int, ...], known: set[int], formula: str | None, note: str
+) -> None:
+    total = replace(times(size("B"), size("H")), text="x.size", cost=1.2, kind="size")
+    found = Sizes(2, TWO, more=[total], known=known).formula(numbers)
+    assert (found and found.text) == formula
+    assert (found.notes if found else ()) == ((note,) if note else ())
+
+
+def test_rows_are_a_quotient() -> None:
+    """The leading axes have no names, and `x.size // H` has no remainder."""
+    total = replace(times(size("..."), size("H")), text="x.size", cost=1.2, kind="size")
+    sizes = Sizes(2, {"H": (40, 300)}, hidden={"...": (12, 5)}, more=[total])
+    found = sizes.formula((12, 5))
+    assert found is not None
+    assert (found.text, found.notes, found.exact) == ("x.size // H", (), ())
+
+
+def test_ratio_that_is_constant() -> None:
+    sizes = Sizes(2, {"H": (8, 16), "K": (2, 4)})
+    ratio, found = sizes.ratio(4), sizes.formula((4, 4))
+    assert ratio is not None
+    assert found is not None
+    assert ratio.text == "H // K"
+    assert found.notes == ("it can also be `H // K`; a call with H = 10 decides",)
 
 
 # ------------------------------------------------------------------------------- entries
@@ -230,11 +286,29 @@ def test_ranks(imported: Importing) -> None:
 
 
 def test_dtypes_that_vary_alone_are_entries(imported: Importing) -> None:
+    """The dtype of one array is T; each dtype of the other one is an entry."""
     calls = [call(array(8, dtype=a), array(8, dtype=b)) for a in (F32, F16) for b in (F32, F16)]
     found = imported(*calls)
     found.check()
-    assert len(found.entries) == 4
-    assert all("dtype" in entry for entry in found.entries)
+    dtypes = [{"x": [F32, F16], "y": F32}, {"x": [F32, F16], "y": F16}]
+    assert sorted((e["dtypes"] for e in found.entries), key=str) == sorted(dtypes, key=str)
+
+
+def test_ranks_and_dtypes(imported: Importing) -> None:
+    """Ranks that differ in several ways are entries, each with all dtypes."""
+    shapes = ([(6, 40), (6,)], [(9, 70), (9,)], [(40,), (1, 5)])
+    calls = [
+        call(array(*a, dtype=d), array(*b), outputs=[array(*b, dtype=d)], template={"T": d})
+        for a, b in shapes
+        for d in (F32, F16, "bfloat16")
+    ]
+    found = imported(*calls)
+    found.check()
+    assert [entry["axes"] for entry in found.entries] == [
+        {"x": "B H", "y, out": "B"},
+        {"x": "40", "y, out": "1 5"},
+    ]
+    assert all(e["dtypes"] == {"x": [F32, F16, "bfloat16"], "y": F32} for e in found.entries)
 
 
 @pytest.mark.extended
@@ -436,8 +510,33 @@ def test_folder_of_a_project(imported: Importing, tmp_path: Path) -> None:
     (tmp_path / "python" / "p" / "__init__.py").touch()
     imported(call(array(9)))
     assert (tmp_path / "shaders" / "copy.metal").exists()
-    imported.again(more=["--kernels", str(tmp_path / "other")])  # type: ignore[attr-defined]
-    assert (tmp_path / "other" / "copy.metal").exists()
+    (tmp_path / "shaders" / "copy.metal").unlink()
+    below = tmp_path / "shaders" / "imported"
+    imported.again(more=["--kernels", str(below)]).check()  # type: ignore[attr-defined]
+    assert (below / "copy.metal").exists()
+
+
+def test_folder_that_is_not_searched(imported: Importing, tmp_path: Path) -> None:
+    imported(call(array(9))).check()
+    again = imported.again  # type: ignore[attr-defined]
+    found = again(more=["--kernels", str(tmp_path / "other")])
+    assert found.result.exit_code == 1
+    assert "where mlxgen finds the kernels of the entries" in found.result.output
+    assert not (tmp_path / "other").exists()
+
+
+def test_selected_kernels(imported: Importing) -> None:
+    for name in ("a", "b", "c"):
+        found = imported(call(array(9)), name=name)
+    again = imported.again  # type: ignore[attr-defined]
+    (found.folder / "kernels" / "metal" / "b.metal").unlink()
+    found = again(more=["--select", "a", "-s", "c"])
+    found.check()
+    assert [entry["signature"][0] for entry in found.entries] == ["a", "c"]
+    found = again(more=["--select", "d"])
+    assert found.result.exit_code == 1
+    assert "no call of a kernel 'd' is recorded" in found.result.output
+    assert "help: select one of a, b, c" in found.result.output
 
 
 # ------------------------------------------------------------------------------- records

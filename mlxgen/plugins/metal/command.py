@@ -27,14 +27,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--kernels",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the Metal files. Default: the project's, or `kernels/metal` next to OUTPUT.",
+    help="Folder for the Metal files. Default: the project's, or `kernels/metal` next to OUTPUT. "
+    "Another folder must be in it.",
 )
+@click.option("--select", "-s", multiple=True, help="Import only the kernels of this name.")
 @click.option("--report", type=_FILE, help="File for the outcome of each kernel.")
 def from_metal_kernel(
     diags: Diagnostics,
     sources: tuple[Path, ...],
     entries: Path,
     kernels: Path | None,
+    select: tuple[str, ...],
     report: Path | None,
 ) -> None:
     """Write entries and Metal files for kernels of `mx.fast.metal_kernel`.
@@ -43,15 +46,24 @@ def from_metal_kernel(
     which is run and recorded. Kernels that cannot be entries are listed with the reason at the end
     of the file and in the report.
     """
-    folder = kernels or settings_of(diags, None, entries).metal
+    searched = settings_of(diags, None, entries).metal
+    folder = kernels or searched
+    if not folder.resolve().is_relative_to(searched.resolve()):
+        about = {"folder": folder, "searched": os.path.relpath(searched)}
+        diags.error(MESSAGES("not_searched", **about), COMMAND_LINE)
     outputs = [entries, *([report] if report else [])]
     require(write.may_replace(outputs, diags))
     found = _records(sources, diags)
+    names = dict.fromkeys(record.kernel.name for record in found)
+    for name in dict.fromkeys(select) if found else ():
+        if name not in names:
+            about = {"name": name, "recorded": ", ".join(names)}
+            diags.error(MESSAGES("not_recorded", **about), COMMAND_LINE)
+    found = [record for record in found if not select or record.kernel.name in select]
     require(diags.ok)
-    names, outcomes = Names(), dict[str, list[Entry | Unfit]]()
+    taken, outcomes = Names(), dict[str, list[Entry | Unfit]]()
     for record in found:
-        name = record.kernel.name
-        outcomes.setdefault(name, []).extend(convert(record, names))
+        outcomes.setdefault(record.kernel.name, []).extend(convert(record, taken))
     made = [each for several in outcomes.values() for each in several if isinstance(each, Entry)]
     if not made:
         _, (reason, *_) = next(iter(outcomes.items()))
