@@ -35,7 +35,9 @@ _CONCEPTS = {
     "unsigned_integral": ("bool_", *CATEGORIES["unsignedinteger"]),
 }
 _CONCEPT = re.compile(rf"\b(?:is_)?({'|'.join(_CONCEPTS)})(?:_v)?\b")
-_NUMBER = re.compile(r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|char|short|long|unsigned)")
+NUMBER = re.compile(
+    r"(?:std::)?(?:u?int(?:\d+_t)?|bool|size_t|auto|u?(?:char|short|long)|unsigned)"
+)
 
 
 def dtype_of(arguments: Arguments, rule: Rule | None) -> str:
@@ -133,7 +135,7 @@ class Dispatch(Lookup):
         kinds, elementwise = function.template_kinds, self.context.elementwise
         if not kinds and not elementwise and len(dtypes) > 1:
             return mismatch("no_template", function.span, dtypes=dtypes)
-        if kinds and (_NUMBER.fullmatch(kinds[0]) or function.template[0].endswith("...")):
+        if kinds and (NUMBER.fullmatch(kinds[0]) or function.template[0].endswith("...")):
             return mismatch("no_dtype", function.span)
         asked = f"{' '.join(kinds)} {function.requires}"
         if re.search(r"!|\|\||\bnot\b|\bor\b", asked):

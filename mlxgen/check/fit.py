@@ -40,10 +40,10 @@ from .context import MESSAGES, Context, Path
 # A C++ name with its namespaces.
 QUALIFIED = re.compile(r"(?:::)?[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
 
-_NAMESPACE = re.compile(r"\b(?:mlxgen|mx|std|mlx|core)::")
+_NAMESPACE = re.compile(r"\b(?:mlxgen|mx|std|mlx|core|metal)::")
 _NO_TYPE = re.compile(r"(?<![<,] )(?<![<,])\bconst\b|&|\s+")
-_ATOMIC = re.compile(r"^(?:metal::)?(?:(?:mlx_)?atomic<(.*)>|atomic_(\w+))$")
-_VECTOR = re.compile(r"(?:metal::)?vec<(\w+),[234]>|(?:packed_)?([a-z]+)[234]")
+_ATOMIC = re.compile(r"^(?:(?:mlx_)?atomic<(.*)>|atomic_(\w+))$")
+_VECTOR = re.compile(r"vec<(\w+),[234]>|(?:packed_)?([a-z]+)[234]")
 _SEVERAL = re.compile(r"[*&\])].*[*&]|\(")  # a pointer to a pointer, a reference to an array, ...
 _SHARED = ("device", "constant", "threadgroup")  # address spaces without a kernel's locals
 _CPP_SAME = {"int32_t": "int"}
@@ -53,7 +53,7 @@ _MOST = 20  # mismatches of a function that are shown
 @cache
 def plain(type: str, metal: bool = False) -> str:
     """Normalize the spelling of a type: remove namespaces, const and reference; unify synonyms."""
-    text, same = (type, METAL_SAME) if metal else (_NAMESPACE.sub("", type), _CPP_SAME)
+    text, same = _NAMESPACE.sub("", type), METAL_SAME if metal else _CPP_SAME
     return re.sub(r"\w+", lambda match: same.get(match[0], match[0]), _NO_TYPE.sub("", text))
 
 
@@ -158,7 +158,9 @@ class Expected(NamedTuple):
         elements = (element,) if function.template or element in self.elements else self.elements
         types = dict.fromkeys(type.filled(e) for type in want.types for e in elements)
         is_atomic = self.is_kernel and want.is_output
-        base = plain(_ATOMIC.sub(r"\1\2", param.base) if is_atomic else param.base, self.metal)
+        base = plain(param.base, self.metal)
+        if is_atomic:
+            base = plain(_ATOMIC.sub(r"\1\2", base), self.metal)
         if want.holds in (Holds.INPUT, Holds.OUTPUT):
             if base in ("void", "int8_t") and param.pointer:  # bytes, that the kernel converts
                 types |= {t._replace(name=base): None for t in types}

@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path as FilePath
+from typing import NamedTuple
 
 from ..diagnostics import Span, did_you_mean
 from ..diagnostics.messages import Rendered, table
@@ -23,13 +24,14 @@ from ..formula.compile import Name, Want
 from ..formula.values import INT_MAX
 from ..model.cpp import BOOL, ELEMENT, INT, INT64, CppType
 from ..model.dtypes import ACCUMULATOR, METAL_TYPES, metal_name
-from ..model.kinds import KINDS, METAL_INTS, Kind
+from ..model.kinds import KINDS, METAL_FLOATS, METAL_INTS, Kind
 from ..model.numbers import Impossible, evaluated
 from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Property, Rule, Template
 from ..model.signature import Type
 from ..read.cpp import Function, Param, Unit
+from ..read.keys import TemplateEntry
 from .context import MESSAGES
-from .dispatch import MAX_BUFFERS, Dispatch
+from .dispatch import MAX_BUFFERS, NUMBER, Dispatch
 from .fit import Expected, Mismatch, Slot, mismatch, plain
 
 METAL: dict[str, list[str]] = table(FilePath(__file__).with_name("metal.yaml"))  # its names
@@ -43,9 +45,12 @@ MAX_GRID = 2**32 - 1  # threads along an axis
 # Positions of threads; the first and the fourth are scalars.
 _POSITIONS = tuple(CppType(f"{name}{n}") for name in ("uint", "ushort") for n in ("", 2, 3))
 # Metal types of numbers that `set_bytes` may fill, and the C++ type of the same size.
-_NUMBERS: Mapping[str, str] = {**METAL_INTS, "float": "float", "bool": "bool"}
+_NUMBERS: Mapping[str, str] = {
+    plain(name, metal=True): type
+    for name, type in {**METAL_INTS, **METAL_FLOATS, "bool": "bool"}.items()
+}
 _FUNCTION_CONSTANT = re.compile(
-    r"\bconstant\s+(\w+)\s+(\w+)\s*\[\[\s*function_constant\s*\(\s*(\w+)\s*\)\s*\]\]"
+    r"\bconstant\s+((?:[\w:]+\s+)+)(\w+)\s*\[\[\s*function_constant\s*\(([^\]]*)\)\s*\]\]"
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _TYPE_PARAMETER = ("", "typename", "class")  # kinds of template parameters
@@ -72,11 +77,17 @@ def kernel_function(item: Dispatch, function: Function | None = None) -> Expecte
     for want in _parameters(item, None if is_template else item.metal_dtypes[0]):
         named.setdefault(want.name, want)
     wanted = [want for want in named.values() if want.types]
-    template = ", ".join(["typename T", *(f"int {name}" for name in item.spec.template)])
-    template *= is_template
+    kinds = dict(zip(function.template, function.template_kinds, strict=True)) if function else {}
+    others = (f"{kinds.get(n) or _kind(t)} {n}" for n, t in item.spec.template.items())
+    template = ", ".join(["typename T", *others]) * is_template
     return Expected(
         wanted, template=template, metal=True, is_kernel=True, also=item.template_problem
     )
+
+
+def _kind(given: TemplateEntry) -> str:
+    """Return the kind of the template parameter that such values need."""
+    return "typename" if given.dtype else "int" if given.values else "bool"
 
 
 def _parameters(item: Dispatch, only: str | None) -> Iterator[Slot]:
@@ -189,7 +200,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     function = function._replace(params=tuple(params))
     include = path.relative_to(context.settings.metal).as_posix()
     constants = _function_constants(file, function)
-    bools = {name for type, name, *_ in constants if type == "bool"}
+    bools = {constant.name for constant in constants if constant.type == "bool"}
     kernel = _launched(item, include, function, types, bools)
     expected = kernel_function(item, function)
     if problem := item.template_problem(function):
@@ -230,10 +241,24 @@ def _types(item: Dispatch, function: Function) -> dict[str, str]:
     return found | {name: metal_name(dtype) for name, dtype in own.items() if dtype}
 
 
-def _function_constants(file: Unit, kernel: Function) -> list[tuple[str, str, str, Span]]:
-    """Return the function constants that a kernel may use: type, name, index, location."""
+class FunctionConstant(NamedTuple):
+    """A function constant in a Metal file; its place is None if that is not a known number."""
+
+    type: str
+    name: str
+    place: int | None
+    span: Span
+
+
+def _function_constants(file: Unit, kernel: Function) -> list[FunctionConstant]:
+    """Return the function constants that a kernel may use."""
     found = [
-        (match[1], match[2], match[3], part.source.span(*match.span(2)))
+        FunctionConstant(
+            plain(match[1], metal=True),
+            match[2],
+            file.number(match[3]),
+            part.source.span(*match.span(2)),
+        )
         for part in file.files
         if "function_constant" in part.source.text
         for match in _FUNCTION_CONSTANT.finditer(part.source.text)
@@ -246,26 +271,25 @@ def _function_constants(file: Unit, kernel: Function) -> list[tuple[str, str, st
             own = {p.name for p in other.params}  # hides a constant
             cut = other.is_kernel and other.span != kernel.span
             words.subtract([*own, *(word for word in body if cut or word in own)])
-    return [constant for constant in found if words[constant[1]] > 1]
+    return [constant for constant in found if words[constant.name] > 1]
 
 
 def _set(
-    item: Dispatch, constants: Iterable[tuple[str, str, str, Span]], expected: Expected
+    item: Dispatch, constants: Iterable[FunctionConstant], expected: Expected
 ) -> Iterator[Binding | Mismatch]:
     """Yield the values of function constants, and the problems."""
     wanted = {want.name: want for want in expected.params if want.holds is Holds.BYTES}
     declared = {p.name: p.declared for p in item.arguments.params}
-    for type, name, index, span in constants:
+    for type, name, place, span in constants:
         want = wanted.get(declared.get(name, name))
-        same = plain(type, metal=True)
         accepted = {"bool", *(plain(t.name, metal=True) for t in want.types)} if want else ()
         if want is None:
             yield mismatch("constant_not_set", span, constant=name)
-        elif not index.isdecimal():
+        elif place is None:
             yield mismatch("constant_index", span, constant=name)
-        elif same in _NUMBERS and same in accepted:
+        elif type in _NUMBERS and type in accepted:
             of = want.of or want.name
-            yield Binding(name, int(index), Holds.CONSTANT, of, want.part, _NUMBERS[same])
+            yield Binding(name, place, Holds.CONSTANT, of, want.part, _NUMBERS[type])
         else:
             yield mismatch("constant_type", span, constant=name, type=type)
 
@@ -312,8 +336,6 @@ def _bind(
             bindings.append(Binding(name, index, want.holds, want.of or name, want.part, type))
     names = [p.name for p in function.params]
     arrays = [p.name for p in expected.params if p.holds in (Holds.INPUT, Holds.OUTPUT)]
-    gaps = [index for index in range(max(used, default=0)) if index not in used]
-    problems += [mismatch("buffer_gap", function.span, index=index) for index in gaps[:1]]
     if len(used) > MAX_BUFFERS:
         about = {"buffers": len(used), "limit": MAX_BUFFERS}
         problems.append(mismatch("too_many_buffers", function.span, **about))
@@ -365,6 +387,8 @@ def _not_given(param: Param, is_position: bool, has_length: bool) -> Mismatch | 
         return mismatch("no_buffer", span, param=param, attribute=min(other))
     if not isinstance(index, int):
         return mismatch("no_index" if index is None else "bad_index", span, index=index)
+    if not 0 <= index < MAX_BUFFERS:
+        return mismatch("no_such_buffer", span, index=index, last=MAX_BUFFERS - 1)
     return None if param.name or is_position else mismatch("nameless", span, param=param)
 
 
@@ -504,7 +528,9 @@ def _templates(item: Dispatch, function: Function, types: Mapping[str, str]) -> 
         want = Want(Kind.BOOL if is_bool else Kind.INT)
         formula = ((*path, "of"), given.of or "0", want)
         if expr := context.formula(*formula, item.env.names(), stream=False):
-            found[name] = Template(name, given.of or "0", expr, tuple(values))
+            kind = known.get(name, "")
+            cast = "" if NUMBER.fullmatch(kind) else f"({kind})"
+            found[name] = Template(name, given.of or "0", expr, tuple(values), cast)
     found |= {name: Template(name, "", None, (type,)) for name, type in types.items()}
     return [found[name] for name in function.template if name in found]
 

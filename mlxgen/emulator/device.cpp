@@ -432,9 +432,10 @@ MTL::ComputePipelineState* Device::get_kernel(
       kernel->library = library;
       kernel->entry = i;
       for (const auto& [value, type, index] : constants) {
-        auto size = type == MTL::DataTypeBool                         ? 1
-            : type == MTL::DataTypeLong || type == MTL::DataTypeULong ? 8
-                                                                      : 4;
+        auto size = type == MTL::DataTypeBool                          ? 1
+            : type == MTL::DataTypeHalf || type == MTL::DataTypeBFloat ? 2
+            : type == MTL::DataTypeLong || type == MTL::DataTypeULong  ? 8
+                                                                       : 4;
         auto bytes = static_cast<const char*>(value);
         kernel->constants[int(index)].assign(bytes, size);
       }

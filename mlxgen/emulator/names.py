@@ -102,7 +102,7 @@ def _called(node: Node | None) -> tuple[str, Node | None]:
 def _declares(node: Node, parent: Node | None) -> bool:
     """Return whether the node is the name in a type's declaration."""
     if parent is None or parent.type not in _DECLARING:
-        return False
+        return parent is not None and parent.type.endswith("_declarator")  # `typedef int* name`
     if parent.type == "alias_declaration":
         return parent.child_by_field_name("name") == node
     return parent.type != "type_definition" or parent.child_by_field_name("type") != node

@@ -92,7 +92,7 @@ class Source:
     Everything works on indices of tokens.
 
     Attributes:
-        file: The declarations of the text.
+        unit, file: The declarations of the text.
         tokens: The tokens.
         texts: Their strings.
         partner: For each bracket, the index of the matching bracket.
@@ -116,7 +116,8 @@ class Source:
         reader = Reader((), metal=True)
         reader.unsaved = {os.path.abspath(path): expanded}
         try:
-            self.file = reader.file(path)
+            self.unit = reader.unit(path)
+            self.file = self.unit.files[0]
             self.file.source.check_brackets()
         except SourceError as error:
             raise SourceError(error.said, self.place(error.span)) from None

@@ -153,7 +153,7 @@ class MetalTranslator(Overloads):
     def instances(self) -> dict[str, Instance]:
         """The kernels by host name, in source order."""
         found = [named for i, stop in self.explicit.items() for named in self._instances(i, stop)]
-        for function in self.file.functions:
+        for function in self.unit.functions:
             if function.is_kernel and function.body and not function.template:
                 name = function.attributes.get("host_name", function.qualified_name)
                 at = self.at(function.body[0])
@@ -214,7 +214,8 @@ class MetalTranslator(Overloads):
                 raise self.error("unsupported", i, what=_UNSUPPORTED[text])
             if text == "threadgroup" and self.is_storage(i):
                 return self._storage(i)
-            if text in DROPPED or text == "kernel":
+            # Vectors and bfloat, which Metal builds in, are classes without volatile operators.
+            if text in DROPPED or text in ("kernel", "volatile"):
                 self.new[i] = ""
             elif text == "coherent":
                 stop = self.over(i + 1) if self.text(i + 1) == "(" else i + 1
@@ -349,7 +350,7 @@ class MetalTranslator(Overloads):
 
     def _function_constants(self) -> None:
         """Convert `constant T n [[function_constant(i)]];` to a variable that a launch sets."""
-        self.constants: list[tuple[str, str]] = []  # names and indices
+        self.constants: list[tuple[str, int]] = []  # names and indices
         for i in range(1, len(self.texts)):
             if self.texts[i : i + 3] != ["[", "[", "function_constant"]:
                 continue
@@ -358,8 +359,8 @@ class MetalTranslator(Overloads):
                 start -= 1
             if self.texts[start] == "(":
                 continue  # a parameter, which exists if the constant is true
-            index = self.texts[i + 4]
-            if not index.isdecimal():
+            index = self.unit.number(" ".join(self.texts[i + 4 : self.partner[i + 3]]))
+            if index is None:
                 raise self.error("constant_index", i)
             self.constants.append((self.texts[i - 1], index))
             self.new |= {j: "static" for j in range(start, i) if self.texts[j] == "constant"}
@@ -426,7 +427,7 @@ class MetalTranslator(Overloads):
         return "".join(out), tuple(names)
 
     def _kernel(self, instance: Instance) -> Function:
-        named = find_function(self.file.functions, instance.function)
+        named = find_function(self.unit.functions, instance.function)
         found = [function for function in named if function.is_kernel and function.is_definition]
         if len(found) != 1:
             about = {"name": instance.function, "count": len(found)}

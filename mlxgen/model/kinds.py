@@ -79,6 +79,12 @@ METAL_INTS: Mapping[str, str] = {
     "int64_t": "int64_t",
     "uint64_t": "uint64_t",
 }
+# Metal's floating types, with their C++ types.
+METAL_FLOATS: Mapping[str, str] = {
+    "float": "float",
+    "half": "mx::float16_t",
+    "bfloat": "mx::bfloat16_t",
+}
 
 
 def _list(of: CppType) -> CppType:
@@ -126,7 +132,7 @@ KINDS: Mapping[Kind, Row] = {
         values=(int, float),
         by_value=True,
         scalars=(ELEMENT, FLOAT, DOUBLE),
-        metal=(FLOAT,),
+        metal=tuple(map(CppType, METAL_FLOATS)),
     ),
     Kind.INT: Row(
         label="int",
@@ -168,7 +174,7 @@ KINDS: Mapping[Kind, Row] = {
         bound="const mlxgen::NumberArg&",
         by_value=True,
         scalars=(ELEMENT, FLOAT, DOUBLE),
-        metal=(FLOAT,),
+        metal=tuple(map(CppType, METAL_FLOATS)),
     ),
     Kind.STR: Row(
         label="string",

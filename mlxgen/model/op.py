@@ -362,6 +362,7 @@ class Template(NamedTuple):
     text: str
     expr: Expr | None
     values: tuple[int | str, ...]  # numbers, or a type; T: that of the kernel
+    cast: str = ""  # of numbers to the parameter's enum, as in "(Mode)"
 
 
 Backend = Literal["cpu", "metal"]
@@ -415,10 +416,11 @@ class Kernel(NamedTuple):
         return {
             "_".join((self.function, dtype, *values)): (
                 metal_name(dtype),
-                *(metal_name(dtype) if value == "T" else value for value in values),
+                *(metal_name(dtype) if v == "T" else t.cast + v for t, v in pairs),
             )
             for dtype in (self.dtypes if self.on_demand else ())
             for values in itertools.product(*(map(str, t.values) for t in self.templates))
+            for pairs in [list(zip(self.templates, values, strict=True))]
         }
 
 

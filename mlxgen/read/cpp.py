@@ -17,14 +17,14 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from tree_sitter import Node
 
 from ..diagnostics import Span
 from . import MESSAGES
-from .preprocess import PARSER, Preprocessor, SourceError, SourceText
+from .preprocess import PARSER, Preprocessor, SourceError, SourceText, calculated
 
 Attribute = int | str | None  # the argument: [[buffer(0)]] has 0, [[kernel]] None
 Names = tuple[str, ...]
@@ -55,7 +55,13 @@ _BLANKED_METAL = re.compile(
     r"|\bcoherent\b(?:\s*\(\w+\))?(?=\s+\w)",
     re.S,
 )
-_ATTRIBUTE = re.compile(r"(\w+)(?:\s*\(\s*([^()]*?)\s*\))?")
+_ATTRIBUTE = re.compile(r"(\w+)(?:\s*\(\s*((?:[^()]|\([^()]*\))*?)\s*\))?")
+# The enumerators of an enum; the name and the value of a constant.
+_CONSTANT = re.compile(
+    r"\benum\b[^;{}()]*\{([^{}]*)\}"
+    r"|\b(?:constant|constexpr|const)\b[^;=(){}]*?\b(\w+)\s*=\s*([^;{}]+);"
+)
+_NAMED = re.compile(r"(?:\w+\s*::\s*)*\b([A-Za-z_]\w*)")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 LINE = re.compile(r"^[ \t]*([A-Za-z_]\w*)\((?:[^()\n]|\([^()\n]*\))*\)[ \t]*(;?)[ \t]*$", re.M)
 _REQUIRES = re.compile(r"\brequires\b")
@@ -66,7 +72,7 @@ _TOKEN = re.compile(r'"[^"]*"|\w+|::|&&|\.\.\.|\S')
 _NO_TYPE = re.compile(
     r"\b(?:inline|static|constexpr|constinit|extern|virtual|friend|mutable|register"
     r"|explicit|volatile|restrict|__restrict|__restrict__|thread_local|typename|class|struct|union"
-    r"|enum)\b"
+    r"|enum|typedef)\b"
 )
 
 
@@ -135,15 +141,61 @@ class File:
     root: Node
     functions: list[Function] = field(default_factory=list)
     instances: list[tuple[int, int]] = field(default_factory=list)
-    aliases: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, Param] = field(default_factory=dict)
     unread: Span | None = None
 
 
-class Unit(NamedTuple):
+@dataclass(eq=False)
+class Unit:
     """The declarations of a file and of the project's files that it includes, its own first."""
 
     files: list[File]
-    functions: list[Function]
+
+    @cached_property
+    def functions(self) -> list[Function]:
+        """The functions, with types and numbers in place of names."""
+        aliases = {name: type for file in self.files for name, type in file.aliases.items()}
+
+        def meant(function: Function) -> Function:
+            params = (_without(aliases, function, param) for param in function.params)
+            if function.is_kernel:
+                params = (p._replace(attributes=self._numbers(p.attributes)) for p in params)
+            attributes = self._numbers(function.attributes)
+            return function._replace(params=tuple(params), attributes=attributes)
+
+        functions = [function for file in self.files for function in file.functions]
+        return [meant(f) if aliases or f.is_kernel else f for f in functions]
+
+    def _numbers(self, given: Mapping[str, Attribute]) -> Mapping[str, Attribute]:
+        """Return attributes with the values of constants."""
+        if not any(isinstance(value, str) for value in given.values()):
+            return given
+        found = {name: self.number(v) for name, v in given.items() if isinstance(v, str)}
+        return {**given, **{name: number for name, number in found.items() if number is not None}}
+
+    def number(self, text: str) -> int | None:
+        """Return the value of an expression of constants and enumerators, if it is known."""
+        return _number(text, self.constants)
+
+    @cached_property
+    def constants(self) -> Mapping[str, int]:
+        """The constants and enumerators whose values are known."""
+        found: dict[str, int] = {}
+        for file in reversed(self.files):
+            for listed, constant, value in _CONSTANT.findall(file.source.text):
+                last: int | None = -1
+                for one in (listed or f"{constant} = {value}").split(","):
+                    name, _, given = map(str.strip, one.partition("="))
+                    following = None if last is None else last + 1
+                    last = _number(given, found) if given else following
+                    if last is not None:
+                        found[name] = last
+        return found
+
+
+def _number(text: str, known: Mapping[str, int]) -> int | None:
+    text = _NAMED.sub(lambda match: str(known.get(match[1], match[0])), text)
+    return calculated(re.sub(r"\b(\d+)[uUlL]+\b", r"\1", text))
 
 
 class Reader(Preprocessor):
@@ -168,25 +220,21 @@ class Reader(Preprocessor):
 
     def unit(self, path: str) -> Unit:
         """Return the declarations of a file and its includes; raises ``SourceError``."""
-        files = [self.declared(source) for source in self.closure(path)]
-        aliases = {name: type for file in files for name, type in file.aliases.items()}
-        functions = [function for file in files for function in file.functions]
-        return Unit(files, [_without(aliases, f) for f in functions] if aliases else functions)
+        return Unit([self.declared(source) for source in self.closure(path)])
 
 
-def _without(aliases: Mapping[str, str], function: Function) -> Function:
-    """Return a function with the types that the names of its parameters' types stand for."""
-
-    def meant(param: Param) -> Param:
-        base = param.base
-        for _ in range(9):  # aliases of aliases
-            name = base.rsplit("::", 1)[-1]
-            if name in function.template or (found := aliases.get(name)) is None:
-                break
-            base = found
-        return param if base is param.base else param._replace(base=base)
-
-    return function._replace(params=tuple(map(meant, function.params)))
+def _without(aliases: Mapping[str, Param], function: Function, param: Param) -> Param:
+    """Return a parameter with the type that the name of its type stands for."""
+    for _ in range(9):  # aliases of aliases
+        name = param.base.rsplit("::", 1)[-1]
+        if name in function.template or (type := aliases.get(name)) is None:
+            break
+        if type.pointer or type.reference:
+            if param.pointer or param.reference:
+                break  # a pointer to a pointer
+            param = param._replace(pointer=type.pointer, reference=type.reference, const=type.const)
+        param = param._replace(base=type.base, space=param.space or type.space)
+    return param
 
 
 def find_function(functions: Iterable[Function], name: str) -> list[Function]:
@@ -277,11 +325,19 @@ class _Walk:
                     instance = self.source.origin(child.start_byte, child.end_byte)
                     self.file.instances.append(instance)
                 case "type_definition" | "alias_declaration":
-                    field = "name" if child.type == "alias_declaration" else "declarator"
-                    type = self.spelled(child.child_by_field_name("type"))
-                    self.file.aliases[self.spelled(child.child_by_field_name(field))] = type
+                    self.alias(child)
                 case "declaration_list" | "linkage_specification" | "ERROR":
                     self.scope(child, namespace, template, depth + 1)
+
+    def alias(self, node: Node) -> None:
+        """Store a name for a type."""
+        type, stop = node.child_by_field_name("type"), node.end_byte - 1  # before the semicolon
+        if node.type == "type_definition":
+            param, _, _ = self.param(node, node.start_byte, stop)
+            self.file.aliases[param.name] = param
+        elif type and type.prev_sibling:  # using name = type;
+            name = self.spelled(node.child_by_field_name("name"))
+            self.file.aliases[name], _, _ = self.param(type, type.prev_sibling.end_byte, stop)
 
     def span(self, node: Node) -> Span:
         """Return the location of a node."""
@@ -385,7 +441,7 @@ class _Walk:
     def param(self, node: Node, start: int, stop: int) -> tuple[Param, int, int]:
         """Parse the parameter in a slice of the text; also return its location in the slice."""
         declarator = name = node.child_by_field_name("declarator")
-        while name is not None and name.type != "identifier":
+        while name is not None and name.type not in ("identifier", "type_identifier"):
             name = name.child_by_field_name("declarator") or next(
                 (c for c in name.named_children if not c.type.startswith("type_q")), None
             )

@@ -2,10 +2,11 @@
 
 This is the part of a C preprocessor that declarations need. It selects the branches of a file's
 conditionals. It expands macros without parameters (`#define REAL float`), those of address spaces
-(`#define PTR(T) device T*`) and mlxgen's own (`MLXGEN_OUT(T)`), which occur in declarations of
-kernels. Macros that instantiate Metal kernels are removed, because launchers do it; other macros
-are left to the compiler. Includes are not inlined: each file is parsed by itself, once for each
-meaning of the macros that it has from the including file.
+(`#define PTR(T) device T*`), attributes and kernels (`#define BUF(n) [[buffer(n)]]`), and mlxgen's
+own (`MLXGEN_OUT(T)`), which occur in declarations of kernels. Macros that instantiate Metal kernels
+are removed, because launchers do it; other macros are left to the compiler. Includes are not
+inlined: each file is parsed by itself, once for each meaning of the macros that it has from the
+including file.
 
 An expansion has the location of the macro's call; all other text keeps its location.
 """
@@ -18,7 +19,7 @@ import os
 import re
 import stat
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +37,7 @@ PARSER = Parser(Language(tree_sitter_cpp.language()))
 
 MAX_SIZE = 5 << 20  # bytes of a file
 MAX_EXPANSION = 4 << 20  # characters of all expansions in a file, plus 20 per call
-MAX_BODY = 1000  # characters of a macro's expansion
+MAX_BODY = 4000  # characters of a macro's expansion
 MAX_DEPTH = 60  # of includes
 MAX_CONDITION = 1000  # characters of an #if condition
 
@@ -60,7 +61,11 @@ _NAMESPACE = re.compile(r"\bnamespace\s+([\w:\s]+)\{")
 _BRACKET = re.compile(rf"{LITERAL}|[()\[\]{{}}]")
 _WORD_OR_LITERAL = re.compile(rf"{LITERAL}|\b[A-Za-z_]\w*")
 _GIVEN = re.compile(r"\s*\(((?:[^()]|\([^()]*\))*)\)")  # arguments of a macro
-_IN_SPACE = re.compile(r"[^#;{}]*\b(?:device|constant|threadgroup|thread)\b[^#;{}]*")
+_COMMA = re.compile(r",(?![^()]*\))")  # outside of parentheses
+_OPERATION = re.compile(r"(?<!#)#\s*(\w+)|\s*(##)\s*|\w+")  # of a macro's body
+_DECLARES = re.compile(
+    r"[^#;{}]*\b(?:device|constant|threadgroup|thread)\b[^#;{}]*|.*(?:\[\[|\bkernel\b).*"
+)
 _INSTANTIATES = re.compile(r"\btemplate\s*\[\[\s*host_name\b")
 _REMOVED = " "  # the body of a macro whose calls are removed
 # C's operators, except && and ||, and their values.
@@ -116,6 +121,17 @@ class Macro(NamedTuple):
     parameters: tuple[str, ...] | None
     body: str
 
+    def called(self, arguments: Iterable[str]) -> str:
+        """Return its expansion in a call."""
+        given = dict(zip(self.parameters or (), arguments, strict=False))
+
+        def replaced(word: re.Match[str]) -> str:
+            if word[1] or word[2]:
+                return f'"{given.get(word[1], word[1])}"' if word[1] else ""
+            return given.get(word[0], word[0])
+
+        return _OPERATION.sub(replaced, self.body)
+
 
 Place = tuple[int, int, bool]  # slice of the original text, and whether it is unchanged
 
@@ -125,18 +141,26 @@ class Macros(dict[str, Macro | None]):
 
     def define(self, name: str, listed: str | None, body: str) -> None:
         """Add a macro; macros in its body are expanded now, so that expansion needs one pass."""
-        parameters = None if listed is None else tuple(map(str.strip, listed.split(",")))
+        named = listed and listed.replace("...", "__VA_ARGS__")
+        parameters = None if named is None else tuple(map(str.strip, named.split(",")))
         used = filter(None, map(self.get, _WORD.findall(body)))
         if _INSTANTIATES.search(body) or any(macro.body == _REMOVED for macro in used):
             self[name] = Macro(parameters, _REMOVED)
             return
         body = body if len(body) > MAX_BODY else self.expand(body)
-        known = listed is None or name.startswith("MLXGEN_") or _IN_SPACE.fullmatch(body)
+        known = listed is None or name.startswith("MLXGEN_") or _DECLARES.fullmatch(body)
         self[name] = Macro(parameters, body) if known and len(body) <= MAX_BODY else None
 
     def expand(self, text: str) -> str:
         """Return the text with its macros expanded."""
         return "".join(piece for piece, _ in self.pieces(text, 0, len(text)))
+
+    def arguments(self, text: str, count: int) -> Iterator[str]:
+        """Yield the arguments of a call; the last one is the rest of the text."""
+        for i in range(count):
+            comma = _COMMA.search(text) if i < count - 1 else None
+            yield self.expand(text[: comma and comma.start()].strip())
+            text = text[comma.end() :] if comma else ""
 
     def pieces(self, text: str, start: int, stop: int) -> Iterator[tuple[str, Place]]:
         """Yield a part of the text with its macros expanded, and the origin of each piece."""
@@ -153,10 +177,7 @@ class Macros(dict[str, Macro | None]):
                 if listed is None:
                     continue
                 at = listed.end()
-                arguments = map(str.strip, listed[1].split(","))
-                given = dict(zip(macro.parameters, arguments, strict=False))
-                words = re.split(r"(\w+)", piece)
-                piece = "".join(given.get(word, word) for word in words)
+                piece = macro.called(self.arguments(listed[1], len(macro.parameters)))
             yield text[start : found.start()], (start, found.start(), True)
             yield piece, (found.start(), at, False)
             start = at

@@ -507,8 +507,13 @@ class Subject:
     def has_dtype(self, name: str) -> bool:
         """Return true if the operator computes in a floating dtype on the CPU."""
         # An argument with a dtype of its own is cast for a kernel, but not for a composite.
-        own = frozenset() if self.has_kernels else {"float16", "bfloat16", "float32", "float64"}
-        rules = [d for d in self.op["dtypes"].values() if len(d) > 1 or d[0] in own]
+        cast = {a["name"] for a in self.op["args"] if a["dtype"] and self.has_kernels}
+        among = {"float16", "bfloat16", "float32", "float64"}
+        rules = [
+            dtypes
+            for arg, dtypes in self.op["dtypes"].items()
+            if arg not in cast and (len(dtypes) > 1 or self.has_kernels or dtypes[0] in among)
+        ]
         kernels = self.op["kernels"]
         alone = [] if self.op["composite"] else ["metal"]  # Metal has no float64
         rules += [kernels[name]["dtypes"] for name in ["cpu", *alone] if name in kernels][:1]

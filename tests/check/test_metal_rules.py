@@ -207,7 +207,7 @@ def test_names_in_kernels_of_mlx() -> None:
         )
         reader = Reader([str(kernels), str(include)], metal=True)
         files = [reader.file(source.path) for source in reader.closure(str(path))]
-        unit = Unit(files, [function for file in files for function in file.functions])
+        unit = Unit(files)
         found = [*unknown_names(reader, unit, shared=False)]
     assert len(unit.files) > 15
     assert [n for n in found if "'hadamard_radix_m'" not in n.message] == []

@@ -371,17 +371,19 @@ def test_a_checkpoint_differentiates_integers_too(package):
 
 
 @pytest.mark.parametrize(
-    ("form", "dtypes", "expected"),
+    ("form", "own", "dtypes", "expected"),
     [
-        ("composite", ["float32"], ["float32"]),  # gets arrays as they are
-        ("kernels", ["float32"], FLOATS),  # gets converted arrays
-        ("composite", ["float32", "float64"], ["float32", "float64"]),
-        ("kernels", ["float32", "float64"], ["float32", "float64"]),
-        ("composite", None, FLOATS),
+        ("composite", True, ["float32"], ["float32"]),  # gets arrays as they are
+        ("kernels", True, ["float32"], FLOATS),  # gets converted arrays
+        ("kernels", False, ["float32"], ["float32"]),  # accepts no other dtype
+        ("composite", False, ["float32", "float64"], ["float32", "float64"]),
+        ("kernels", False, ["float32", "float64"], ["float32", "float64"]),
+        ("composite", False, None, FLOATS),
     ],
 )
-def test_dtypes_of_an_operator(package, form, dtypes, expected):
-    known = op("whole", X, form=form, dtypes={"x": dtypes} if dtypes else {})
+def test_dtypes_of_an_operator(package, form, own, dtypes, expected):
+    x = arg("x", dtype="float32" if own else None)
+    known = op("whole", x, form=form, dtypes={"x": dtypes} if dtypes else {})
     s = cases.Subject(package, known, cases.case(package.whole), 0)
     assert [name for name in FLOATS if s.has_dtype(name)] == expected
 
@@ -390,7 +392,8 @@ def test_dtypes_of_an_operator(package, form, dtypes, expected):
 def test_float64_of_a_kernel_for_metal(package, composite, is_known):
     """Without a composite, nothing computes float64."""
     about = {"kernels": {"metal": {"dtypes": ["float32"]}}, "composite": composite}
-    known = op("whole", X, form="kernels", dtypes={"x": ["float32"]}, **about)
+    x = arg("x", dtype="float32")
+    known = op("whole", x, form="kernels", dtypes={"x": ["float32"]}, **about)
     s = cases.Subject(package, known, cases.case(package.whole), 0)
     assert s.has_dtype("float32")
     assert s.has_dtype("float64") == is_known

@@ -21,31 +21,7 @@ typedef unsigned long size_t;
 typedef long ptrdiff_t;
 typedef double bfloat; // a distinct type
 
-#define INFINITY (__builtin_inff())
-#define HUGE_VALF INFINITY
-#define NAN (__builtin_nanf(""))
-#define MAXFLOAT 3.40282346638528859812e+38f
-#define FLT_MAX MAXFLOAT
-#define FLT_MIN 1.17549435e-38f
-#define FLT_EPSILON 1.1920928955078125e-7f
-#define HALF_MAX half(65504.0f)
-#define HALF_MIN half(6.103515625e-05f)
-#define M_PI_F 3.14159265358979323846f
-#define M_PI_2_F 1.57079632679489661923f
-#define M_PI_4_F 0.785398163397448309616f
-#define M_1_PI_F 0.318309886183790671538f
-#define M_2_PI_F 0.636619772367581343076f
-#define M_2_SQRTPI_F 1.12837916709551257390f
-#define M_E_F 2.71828182845904523536f
-#define M_LOG2E_F 1.44269504088896340736f
-#define M_LOG10E_F 0.434294481903251827651f
-#define M_LN2_F 0.693147180559945309417f
-#define M_LN10_F 2.30258509299404568402f
-#define M_SQRT2_F 1.41421356237309504880f
-#define M_SQRT1_2_F 0.707106781186547524401f
-#define __METAL_FAST_MATH__ 0
-#define __METAL_MAYBE_FAST_MATH__ 1
-#define __METAL_PRECISE_MATH__ 2
+#include "../include/mlxgen_metal/limits.h"
 
 namespace mlxgen_metal {
 

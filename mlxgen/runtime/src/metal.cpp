@@ -192,7 +192,8 @@ std::string instantiated(
       kernel + ") " + kernel + ";\n";
 }
 
-/** The name of a template's kernel, and its instantiation. */
+/** The name of a template's kernel, and its instantiation. A value may have a
+ * cast, as "(Mode)1", which the name lacks. */
 std::pair<std::string, std::string> instance_of(
     const std::string& function,
     Dtype dtype,
@@ -200,7 +201,7 @@ std::pair<std::string, std::string> instance_of(
   auto name = function + "_" + name_of(dtype);
   auto arguments = type_name(dtype);
   for (const auto& value : values) {
-    name += "_" + value;
+    name += "_" + value.substr(value.rfind(')') + 1);
     arguments += ", " + (value == "T" ? type_name(dtype) : value);
   }
   return {name, instantiated(name, function, arguments)};

@@ -292,7 +292,12 @@ constexpr T determinant(const matrix<T, N, N>& a) {
 #define MLXGEN_PACKED_VECTORS(T)                 \
   using packed_##T##2 = metal::packed_vec<T, 2>; \
   using packed_##T##3 = metal::packed_vec<T, 3>; \
-  using packed_##T##4 = metal::packed_vec<T, 4>;
+  using packed_##T##4 = metal::packed_vec<T, 4>; \
+  namespace metal {                              \
+  using ::packed_##T##2;                         \
+  using ::packed_##T##3;                         \
+  using ::packed_##T##4;                         \
+  }
 MLXGEN_PACKED_VECTORS(char)
 MLXGEN_PACKED_VECTORS(uchar)
 MLXGEN_PACKED_VECTORS(short)
@@ -315,7 +320,18 @@ MLXGEN_PACKED_VECTORS(float)
   using T##3x4 = metal::matrix<T, 3, 4>; \
   using T##4x2 = metal::matrix<T, 4, 2>; \
   using T##4x3 = metal::matrix<T, 4, 3>; \
-  using T##4x4 = metal::matrix<T, 4, 4>;
+  using T##4x4 = metal::matrix<T, 4, 4>; \
+  namespace metal {                      \
+  using ::T##2x2;                        \
+  using ::T##2x3;                        \
+  using ::T##2x4;                        \
+  using ::T##3x2;                        \
+  using ::T##3x3;                        \
+  using ::T##3x4;                        \
+  using ::T##4x2;                        \
+  using ::T##4x3;                        \
+  using ::T##4x4;                        \
+  }
 MLXGEN_MATRICES(half)
 MLXGEN_MATRICES(float)
 #undef MLXGEN_MATRICES

@@ -124,6 +124,24 @@ using Same = typename Identity<T>::type;
 
 namespace metal {
 
+// The names of types are global, and may be qualified.
+using ::bfloat;
+using ::half;
+using ::int16_t;
+using ::int32_t;
+using ::int64_t;
+using ::int8_t;
+using ::ptrdiff_t;
+using ::size_t;
+using ::uchar;
+using ::uint;
+using ::uint16_t;
+using ::uint32_t;
+using ::uint64_t;
+using ::uint8_t;
+using ::ulong;
+using ::ushort;
+
 // ------------------------------------------------------------------ traits
 
 using std::bool_constant;
@@ -608,11 +626,15 @@ MLXGEN_VECTOR_UNARY(!)
 
 } // namespace metal
 
-// As in Metal, the names of vector types need no `using namespace metal`.
 #define MLXGEN_VECTORS(T)        \
   using T##2 = metal::vec<T, 2>; \
   using T##3 = metal::vec<T, 3>; \
-  using T##4 = metal::vec<T, 4>;
+  using T##4 = metal::vec<T, 4>; \
+  namespace metal {              \
+  using ::T##2;                  \
+  using ::T##3;                  \
+  using ::T##4;                  \
+  }
 MLXGEN_VECTORS(bool)
 MLXGEN_VECTORS(char)
 MLXGEN_VECTORS(uchar)

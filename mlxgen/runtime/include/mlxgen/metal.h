@@ -152,11 +152,14 @@ template <typename T>
 Constant constant(T value, int index) {
   constexpr auto type = std::is_same_v<T, bool> ? MTL::DataTypeBool
       : std::is_same_v<T, float>                ? MTL::DataTypeFloat
+      : std::is_same_v<T, mx::float16_t>        ? MTL::DataTypeHalf
+      : std::is_same_v<T, mx::bfloat16_t>       ? MTL::DataTypeBFloat
       : std::is_same_v<T, int>                  ? MTL::DataTypeInt
       : std::is_same_v<T, uint32_t>             ? MTL::DataTypeUInt
       : std::is_same_v<T, int64_t>              ? MTL::DataTypeLong
                                                 : MTL::DataTypeULong;
-  Constant made{{}, type, index, std::to_string(value)};
+  using Shown = std::conditional_t<std::is_integral_v<T>, T, float>;
+  Constant made{{}, type, index, std::to_string(static_cast<Shown>(value))};
   std::memcpy(made.value.data(), &value, sizeof(T));
   return made;
 }

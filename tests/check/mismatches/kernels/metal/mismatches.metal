@@ -69,11 +69,6 @@ template <typename T>
     device const int* n [[buffer(2)]]) {}
 
 template <typename T>
-[[kernel]] void gap(
-    device const T* x [[buffer(0)]],
-    device T* out [[buffer(2)]]) {}
-
-template <typename T>
 [[kernel]] void same_buffer(
     device const T* x [[buffer(0)]],
     device T* out [[buffer(0)]]) {}

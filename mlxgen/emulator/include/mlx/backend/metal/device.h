@@ -32,11 +32,13 @@ namespace MTL {
 
 enum DataType {
   DataTypeFloat = 3,
+  DataTypeHalf = 16,
   DataTypeInt = 29,
   DataTypeUInt = 33,
   DataTypeBool = 53,
   DataTypeLong = 81,
-  DataTypeULong = 85
+  DataTypeULong = 85,
+  DataTypeBFloat = 121
 };
 
 struct Size {
@@ -102,6 +104,10 @@ int32_t code_of() {
     return boolean;
   } else if constexpr (std::is_same_v<T, float>) {
     return mlxgen_metal::float32;
+  } else if constexpr (std::is_same_v<T, float16_t>) {
+    return mlxgen_metal::float16;
+  } else if constexpr (std::is_same_v<T, bfloat16_t>) {
+    return mlxgen_metal::bfloat16;
   } else if constexpr (std::is_integral_v<T>) {
     constexpr int32_t codes[] = {
         mlxgen_metal::int8,
