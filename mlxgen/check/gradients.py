@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 from ..formula.compile import Name, Need, Task, Want, compile_together
-from ..formula.explain import Wrong
-from ..formula.source import FormulaText
 from ..model.dtypes import FLOATING
 from ..model.op import (
     Arguments,
@@ -22,7 +19,6 @@ from ..model.op import (
     Vmap,
 )
 from ..read.keys import GradFunction, listed
-from ..read.yaml import quoted
 from .context import ARRAY, ARRAYS, BOOL, Context, Environment, Path
 from .fit import gradient_function
 
@@ -120,9 +116,10 @@ def _declared(
         kind = GradKind.FUNCTION
         return [Grad(tuple(params), kind, value.function, function=function, include=include)]
     text = value.strip()
-    if text != "none" and any(p.integral for p in params):
-        name, instead = next(p.name for p in params if p.integral), _without_integers(params, text)
-        context.error("gradient_of_integers", path, key=True, name=name, instead=instead)
+    integral = [p.name for p in params if p.integral]
+    if text != "none" and integral:
+        several = "several" * (len(params) > 1)
+        context.error("gradient_of_integers", path, several, key=True, name=integral[0])
     if text == "none":
         return [_without_gradient(p) for p in params]
     if text == "zero":
@@ -147,30 +144,6 @@ def _declared(
         return []
     together = len(params) > 1 or params[0].is_list
     return context.task(path, text, want, names, always=together)
-
-
-def _without_integers(params: list[Parameter], text: str) -> str:
-    """Return a correct replacement for an item of `grad` with integer arguments."""
-    try:
-        tree = FormulaText(text).parse()
-    except Wrong:
-        tree = None
-    several = len(params) > 1 and text != "zero"
-    parts = [f"({text})[{i}]" if several else text for i in range(len(params))]
-    if isinstance(tree, ast.Call):
-        parts = [f"{text}[{i}]" if several else text for i in range(len(params))]
-    if isinstance(tree, ast.Tuple) and len(tree.elts) == len(params):
-        spans = [FormulaText(text).span(element) for element in tree.elts]
-        parts = [text[start:end] for start, end in spans]
-    for p in params:  # only formulas of several arguments use these names
-        wanted = str(not p.integral)
-        parts = [re.sub(rf"\basked_{p.name}\b", wanted, part) for part in parts]
-    none = ", ".join(p.name for p in params if p.integral)
-    items = [
-        (p.name, quoted(part)) for p, part in zip(params, parts, strict=True) if not p.integral
-    ]
-    items.append((quoted(none) if "," in none else none, "none"))
-    return ", ".join(f"{name}: {part}" for name, part in items)
 
 
 def _floating(context: Context, arguments: Arguments) -> str:

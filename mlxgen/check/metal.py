@@ -19,7 +19,7 @@ from pathlib import Path as FilePath
 from typing import NamedTuple
 
 from ..diagnostics import Span, did_you_mean
-from ..diagnostics.messages import Rendered, table
+from ..diagnostics.messages import table
 from ..formula.compile import Name, Want
 from ..formula.values import INT_MAX
 from ..model.cpp import BOOL, ELEMENT, INT, INT64, CppType
@@ -30,7 +30,6 @@ from ..model.op import MOST, Binding, Expr, Holds, Kernel, Parameter, Property, 
 from ..model.signature import Type
 from ..read.cpp import Function, Param, Unit
 from ..read.keys import TemplateEntry
-from .context import MESSAGES
 from .dispatch import MAX_BUFFERS, NUMBER, Dispatch
 from .fit import Expected, Mismatch, Slot, mismatch, plain
 
@@ -363,14 +362,6 @@ def _bytes(type: str) -> int:
     dtype = next((dtype for dtype, names in METAL_TYPES.items() if name in names), "0")
     bits = int("".join(filter(str.isdigit, dtype)) or 8)
     return bits // 8 * (4 if length == "3" else int(length or 1))
-
-
-def unknown_attribute(name: str) -> Rendered | None:
-    """Return a message about an attribute that Metal does not have, else None."""
-    if name in METAL["attributes"]:
-        return None
-    near = did_you_mean(name, METAL["attributes"])
-    return MESSAGES("unknown_attribute", attribute=name, near=near)
 
 
 def _not_given(param: Param, is_position: bool, has_length: bool) -> Mismatch | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tree_sitter import Node
 
-from ..check.metal import METAL, unknown_attribute
+from ..check.metal import METAL
 from ..diagnostics import did_you_mean
 from ..read.cpp import LINE, LISTED, File, Reader, Unit
 from ..read.preprocess import SourceError
@@ -156,6 +156,8 @@ def _attributes(file: File) -> Iterator[SourceError]:
     text = file.source.text
     for listed in re.finditer(LISTED, text) if "[[" in text else ():
         for found in _ATTRIBUTE.finditer(text, *listed.span(1)):
-            said = None if found[2] else unknown_attribute(found[1])
-            if said:
+            name = found[1]
+            if not found[2] and name not in METAL["attributes"]:
+                near = did_you_mean(name, METAL["attributes"])
+                said = MESSAGES("unknown_attribute", name=name, near=near)
                 yield SourceError(said, file.source.span(*found.span(1)))

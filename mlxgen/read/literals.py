@@ -111,10 +111,8 @@ def default_problem(
     text: str, type: Type, spelling: str
 ) -> tuple[str, Sequence[str], dict[str, object]]:
     """Return the name of the message about an invalid default, its keys, and its parameters."""
-    cpp = spelling == "C++"
     parts: dict[str, object]
-    none, bools = ("std::nullopt", ["true", "false"]) if cpp else ("None", ["True", "False"])
-    opening, closing = "{}" if cpp else "[]"
+    none, kind = "std::nullopt" if spelling == "C++" else "None", type.kind.value
     value = string_of(text)
     near = did_you_mean(value, type.choices).word if value is not None else None
     if type.kind is Kind.DTYPE and text != none:
@@ -124,13 +122,9 @@ def default_problem(
             parts = {"text": text, "type": "dtype", "near": meant.word, "guess": meant}
             return "misspelled_default", (), parts
     parts = {
-        **{"text": text, "type": type, "none": none, "bools": bools},
-        **{"bits": 64 if type.int64 else 32, "dtypes": list(DTYPES)},
-        **{"choices": type.listed_choices, "near": quoted(near or "")},
-        "floats": f"{opening}0.5, 2.0{closing}",
-        "list_of_bools": f"{opening}{', '.join(bools)}{closing}",
-        "nested": "{{1, 2}, {3, 4}}" if cpp else "[[1, 2], [3, 4]]",
-        "ints": f"{opening}{', '.join(map(str, range(1, 1 + (type.length or 2))))}{closing}",
+        **{"text": text, "type": type, "none": none, "bits": 64 if type.int64 else 32},
+        **{"choices": type.listed_choices, "near": quoted(near or ""), "dtypes": list(DTYPES)},
+        "ints": [*range(1, 1 + (type.length or 2))],
     }
     if type.choices and value is not None:
         return "misspelled_choice" if near else "unknown_choice", (), parts
@@ -141,5 +135,5 @@ def default_problem(
     if type.is_union:
         return "default_of_union", (), parts
     if type.is_array:
-        return f"default_of_{'optional_' * type.optional}{type.kind.value}", (), parts
-    return "default_value", [type.kind.value], parts
+        return f"default_of_{'optional_' * type.optional}{kind}", (), parts
+    return "default_value", [f"{spelling}{kind}", kind], parts

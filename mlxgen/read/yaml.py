@@ -285,12 +285,6 @@ def _names_of(written: str) -> tuple[str, str]:
     return overload(written) or (last, last)
 
 
-def quoted(text: str) -> str:
-    """Return a string in YAML quotes, on one line."""
-    text = " ".join(text.split())
-    return "'{}'".format(text.replace("'", "''")) if re.search(r'["\\]', text) else f'"{text}"'
-
-
 def _escaped(text: str, style: str | None) -> str:
     """Return a part of a string as YAML writes it in these quotes."""
     if style == "'":
