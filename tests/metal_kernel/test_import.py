@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -17,7 +18,7 @@ from emulated import Keeping, built, converted, same
 from mlxgen.__main__ import cli
 from mlxgen.metal import RecordError, emulate, record
 from mlxgen.plugins.metal import records
-from mlxgen.plugins.metal.formulas import Sizes, size, times
+from mlxgen.plugins.metal.formulas import Numbers, Sizes, size, times
 from mlxgen.plugins.metal.records import Call, Kernel, Record
 
 COPY = "uint i = thread_position_in_grid.x;\nout[i] = x[i];"
@@ -164,9 +165,54 @@ def test_formulas_of_two_calls(
     numbers: tuple[int, ...], known: set[int], formula: str | None, note: str
 ) -> None:
     total = replace(times(size("B"), size("H")), text="x.size", cost=1.2, kind="size")
-    found = Sizes(2, TWO, more=[total], known=known).formula(numbers)
+    found = Sizes(2, TWO, more=[total], known=known).formula(numbers, grid=True)
     assert (found and found.text) == formula
     assert (found.notes if found else ()) == ((note,) if note else ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "H",
+        "B * H * K",
+        "x.size // K",
+        "H // 2",
+        "3 * H + 1",
+        "min(H, 256)",
+        "max(K, 8)",
+        "min(B, K)",
+        "H - K + 1",
+        "H + K - 1",
+        "(H - K) // 2 + 1",
+        "(H + 255) // 256",
+        "B * ((H + 63) // 64)",
+        "(x.size + 255) // 256 * 256",
+        "(H + K - 1) // K * K",
+        "32 * B * ((H + 7) // 8)",
+        "H * 32 // 8",
+    ],
+)
+def test_formulas_of_programs(text: str) -> None:
+    """A formula without notes gives the numbers of the program for all sizes."""
+
+    def numbers(formula: str, rows: Sequence[dict[str, int]]) -> Numbers:
+        return tuple(
+            eval(formula, {"x": SimpleNamespace(size=row["B"] * row["H"] * row["K"])}, row)
+            for row in rows
+        )
+
+    rows = [dict(zip("BHK", row, strict=True)) for row in ((3, 40, 5), (4, 322, 7), (11, 98, 9))]
+    total = replace(times(*map(size, "BHK")), text="x.size", cost=1.2, kind="size")
+    named = {name: tuple(row[name] for row in rows) for name in "BHK"}
+    sizes = Sizes(3, named, more=[total], known={8, 64, 256})
+    found = sizes.formula(numbers(text, rows))
+    if text == "3 * H + 1":
+        assert found is None
+        return
+    assert found is not None
+    assert numbers(found.text, rows) == numbers(text, rows)
+    others = [{"B": 6, "H": 1200, "K": 31}, {"B": 1, "H": 64, "K": 1}, {"B": 29, "H": 18, "K": 8}]
+    assert found.notes or numbers(found.text, others) == numbers(text, others)
 
 
 def test_rows_are_a_quotient() -> None:
@@ -349,6 +395,43 @@ def test_no_axes(imported: Importing) -> None:
     found.check()
     assert "copy(x: array, y_array: array)" in found.entry["signature"]
     assert "\nconst constant float& y = *y_array;\n" in found.metal["copy"]
+
+
+def test_strides(imported: Importing) -> None:
+    """Inputs whose strides the kernel reads are not copied."""
+    source = COPY.replace("x[i]", "x[i * x_strides[0]] + y[i]")
+    found = imported(call(array(9), array(9)), source=source, ensure_row_contiguous=False)
+    found.check()
+    assert found.entry["strided"] == ["x"]
+    assert "Copied if not row-contiguous, as their strides are not read: y." in found.text
+    other = imported(call(array(9), array(9)), source=source, name="copies")
+    other.check()
+    assert "strided" not in other.entries[0]  # in the order of the names
+
+
+def test_remainders_are_checked(imported: Importing) -> None:
+    """A quotient has no remainder in the recorded calls, and so in no call of the operator."""
+    calls = [call(array(n), outputs=[array(n // 2)], grid=(n // 2, 1, 1)) for n in (6, 10, 34)]
+    found = imported(*calls)
+    found.check()
+    assert found.entry["axes"] == {"x": "B", "out": "B//2"}
+    assert found.entry["dispatch"]["metal"]["grid"] == ["out.size"]
+    assert found.entry["checks"] == [{"that": "B % 2 == 0", "else": "B must be a multiple of 2"}]
+
+
+def test_equal_sizes_are_named_in_the_comment(imported: Importing) -> None:
+    found = imported(*(call(array(n, 64), array(64)) for n in (3, 5)))
+    found.check()
+    assert found.entry["axes"] == {"x, out": "B 64", "y": "64"}
+    assert "Equal in all calls, so constants: 64. Calls with others make axes." in found.text
+
+
+def test_samples_have_all_values(imported: Importing) -> None:
+    source = COPY + "float kept[D];"
+    calls = [call(array(n), template={"D": n}) for n in (32, 96, 64, 128)]
+    found = imported(*calls, source=source)
+    found.check()
+    assert [sample["x"]["shape"] for sample in found.entry["samples"]] == [[32], [64], [96], [128]]
 
 
 def test_outputs(imported: Importing) -> None:

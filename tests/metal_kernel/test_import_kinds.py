@@ -18,7 +18,7 @@ from mlxgen.metal import emulate
 from mlxgen.plugins.metal.convert import Entry
 from mlxgen.plugins.metal.records import Call, Constant
 
-# The formulas of the programs, found again from two or three calls.
+# The formulas of the programs, from two or three calls.
 LAUNCHES = {
     "softmax_rows": ([32, "x.size // H"], [32]),
     "layer_norm": (["min(H, 256)", "B"], ["min(H, 256)"]),

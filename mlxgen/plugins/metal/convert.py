@@ -308,7 +308,9 @@ class _Converter:
                 self.element = name
             else:
                 self.types_by_name[name] = self.element
-        self.element = self.element or self._free("T")
+        if not self.element:
+            used = {*self.words, *self.kernel.input_names, *self.dtypes, *self.integers}
+            self.element = self._free("T") if "T" in used else "T"
 
     def _numbers(self) -> dict[str, Numbers]:
         """Return the values of the template parameters that are numbers."""
@@ -368,7 +370,9 @@ class _Converter:
             numbers: The number of each call.
             axis: The formula is an axis of an output.
         """
-        found = self.sizes.formula(numbers, axis=axis) or self._ask(self._free(role), numbers)
+        is_grid = role.startswith("grid")
+        found = self.sizes.formula(numbers, axis=axis, grid=is_grid)
+        found = found or self._ask(self._free(role), numbers)
         self._explain(place, found)
         return found
 
@@ -513,7 +517,7 @@ class _Converter:
         copied = [self.inputs[i] for i in self.arrays if not self._is_strided(i)]
         if not self.kernel.ensure_row_contiguous and copied:
             names = ", ".join(copied)
-            notes.append(f"Copied if not row-contiguous, as the kernel has no strides: {names}.")
+            notes.append(f"Copied if not row-contiguous, as their strides are not read: {names}.")
         return [line for note in [*notes, *self.open] for line in textwrap.wrap(note, 96)]
 
     # -- the Metal file

@@ -19,7 +19,7 @@ Point = Mapping[str, float]  # the sizes of a call, by name
 
 _USUAL = {1, 2, 32}  # constants that need no explanation: a simdgroup has 32 threads
 _POWERS = tuple(2**i for i in range(2, 11))  # usual divisors: threads and elements per thread
-_MOST_COST = {2: 4.0, 3: 5.0}  # by the count of different numbers; the last one for more
+_MOST_COST = {2: 4.0, 3: 5.5}  # by the count of different numbers; the last one for more
 ENOUGH = 3  # different numbers; two are often a sum or a bound by chance
 _CLOSE = 0.5  # a difference of costs that decides nothing
 _MOST_NOTED = 2
@@ -149,7 +149,7 @@ class Sizes:
     known: set[int] = field(default_factory=set)
 
     def formula(
-        self, numbers: Numbers, *, axis: bool = False, simple: bool = False
+        self, numbers: Numbers, *, axis: bool = False, simple: bool = False, grid: bool = False
     ) -> Formula | None:
         """Return a formula for the numbers; None if there is none.
 
@@ -157,10 +157,11 @@ class Sizes:
             numbers: The number of each call.
             axis: The formula is an axis: of names of sizes, without functions.
             simple: The formula has no constants.
+            grid: The numbers are threads, whose number is often rounded up.
         """
         different = len(set(numbers))
         if different == 1:
-            return self._constant(numbers)
+            return self._constant(numbers, grid)
         most = _MOST_COST.get(different, max(_MOST_COST.values()))
         groups = _Search(self, numbers, axis).groups()
         for group, candidates in enumerate(islice(groups, 2 if simple else None)):
@@ -179,12 +180,12 @@ class Sizes:
         ratios = (over(a, b) for a, b in permutations(map(size, self.named), 2))
         return next(iter(self._fitting(ratios, (value,) * self.count)), None)
 
-    def _constant(self, numbers: Numbers) -> Formula:
+    def _constant(self, numbers: Numbers, grid: bool) -> Formula:
         found = constant(numbers[0])
         others = []
         if numbers[0] > 1 and (ratio := self.ratio(numbers[0])):
             others = [ratio]
-        elif numbers[0] in self.known - _USUAL:  # the threads of a single threadgroup, perhaps
+        elif grid and numbers[0] in self.known - _USUAL:  # perhaps a single threadgroup
             others = self._fitting((multiple(size(n), found) for n in self.named), numbers)[-1:]
         return replace(found, notes=self._notes(found, others))
 
