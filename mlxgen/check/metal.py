@@ -207,7 +207,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     if problem := item.template_problem(function):
         item.mismatched(function, problem, expected)
         return None
-    bindings, problems = _bind(item, function, expected)
+    bindings, problems = _bind(item, file, function, expected)
     for value in _set(item, constants, expected):
         bindings += [value] if isinstance(value, Binding) else []
         problems += [] if isinstance(value, Binding) else [value]
@@ -250,6 +250,7 @@ class FunctionConstant(NamedTuple):
     name: str
     place: int | None
     span: Span
+    optional: bool  # a kernel tests whether it is set
 
 
 def _function_constants(file: Unit, kernel: Function) -> list[FunctionConstant]:
@@ -260,6 +261,7 @@ def _function_constants(file: Unit, kernel: Function) -> list[FunctionConstant]:
             match[2],
             file.number(match[3]),
             part.source.span(*match.span(2)),
+            any(f"is_function_constant_defined({match[2]})" in p.source.text for p in file.files),
         )
         for part in file.files
         if "function_constant" in part.source.text
@@ -282,9 +284,11 @@ def _set(
     """Yield the values of function constants, and the problems."""
     wanted = {want.name: want for want in expected.params if want.holds is Holds.BYTES}
     declared = {p.name: p.declared for p in item.arguments.params}
-    for type, name, place, span in constants:
+    for type, name, place, span, optional in constants:
         want = wanted.get(declared.get(name, name))
         accepted = {"bool", *(plain(t.name, metal=True) for t in want.types)} if want else ()
+        if want is None and optional:
+            continue
         if want is None:
             hint = "name it after an argument, or list it under `constants`"
             yield Related(f"nothing sets the function constant '{name}'; {hint}", span)
@@ -298,7 +302,7 @@ def _set(
 
 
 def _bind(
-    item: Dispatch, function: Function, expected: Expected
+    item: Dispatch, file: Unit, function: Function, expected: Expected
 ) -> tuple[list[Binding], list[Related]]:
     """Return the bindings of a kernel's parameters, and the problems."""
     wanted = {want.name: want for want in expected.params}
@@ -330,9 +334,14 @@ def _bind(
                 what = f"'{used[index]}' and '{name}' both have [[buffer({index})]]"
                 problems.append(Related(what, param.span))
             want = wanted.get(name)
-        if want is None:
+        mismatch = want and expected.mismatch(function, want, param)
+        if (want is None or mismatch) and _is_struct(file, param):
+            hint = "pass its members as parameters"
+            what = f"'{name}' is a struct (`{param.base}`), which no launch can bind; {hint}"
+            problems.append(Related(what, param.span))
+        elif want is None:
             problems.append(Related(_unknown(item, name, wanted.values()), param.span))
-        elif mismatch := expected.mismatch(function, want, param):
+        elif mismatch:
             problems.append(mismatch)
         elif want.holds:
             is_number = want.holds is Holds.BYTES
@@ -347,6 +356,13 @@ def _bind(
     whole += [f"it has no parameter '{name}'" for name in [*arrays, *needed] if name not in names]
     problems += (Related(what, function.span) for what in whole)
     return bindings, [*problems, *filter(None, [expected.other_result(function)])]
+
+
+def _is_struct(file: Unit, param: Param) -> bool:
+    """Return whether the project declares a parameter's type, or its template, as a class."""
+    name = re.escape(param.base.partition("<")[0].rpartition("::")[2])
+    declared = re.compile(rf"\b(?:struct|class|union)\s+(?:\w+\s+)*{name}\s*[{{:]")
+    return any(declared.search(part.source.text) for part in file.files)
 
 
 def _untaken(item: Dispatch, function: Function, taken: Set[str]) -> Iterator[Related]:
