@@ -358,7 +358,7 @@ def _operator(context: Context, file: str) -> Op | None:
         return None
     checks, env = results.checks(context, arguments)
     rules = results.rules(context, env)
-    rules = replace(rules, initial=initial_values(context, env, rules.dtypes))
+    rules = replace(rules, initial=initial_values(context, env, rules))
     env = results.with_outputs(context, env, rules, checks)
     forward = results.forward(context, env)
     if context.form is not Form.KERNELS:

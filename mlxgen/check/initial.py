@@ -6,19 +6,18 @@ notice whether the two share memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..formula.compile import Want
 from ..model.kinds import Kind
-from ..model.op import Form, Initial, Rule
+from ..model.op import Form, Initial, OutputRules
 from .context import Context, Environment
 from .dispatch import dtype_of
 
 
 def initial_values(
-    context: Context, env: Environment, rules: Sequence[Rule | None]
+    context: Context, env: Environment, output_rules: OutputRules
 ) -> tuple[Initial, ...]:
-    """Return the initial values of outputs; ``rules`` are those of the outputs' dtypes."""
+    """Return the initial values of outputs."""
+    rules, axes = output_rules.dtypes, context.axes.of
     names, arrays = context.output_names, env.arguments.arrays
     plain = {p.name: p for p in arrays if p.is_plain}
     found: dict[str, Initial] = {}
@@ -44,5 +43,7 @@ def initial_values(
                         context.error("twice", path, key=True, item=name)
                     elif donor and dtype != (donor.dtype or "T"):
                         context.error("donated_dtype", path, name=name, donor=donor.name)
+                    elif donor and name in axes and axes[name] != axes.get(text, axes[name]):
+                        context.error("donated_shape", path, name=name, donor=donor.name)
                     found[name] = Initial(names.index(name), number, donor)
     return tuple(found.values())

@@ -205,7 +205,7 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     if problem := item.template_problem(function):
         item.mismatched(expected, problem)
         return None
-    bindings, problems = _bind(item, function, expected)
+    bindings, problems = _bind(item, file, function, expected)
     for value in _set(item, constants, expected):
         bindings += [value] if isinstance(value, Binding) else []
         problems += [] if isinstance(value, Binding) else [value]
@@ -247,6 +247,7 @@ class FunctionConstant(NamedTuple):
     name: str
     place: int | None
     span: Span
+    optional: bool  # a kernel tests whether it is set
 
 
 def _function_constants(file: Unit, kernel: Function) -> list[FunctionConstant]:
@@ -257,6 +258,7 @@ def _function_constants(file: Unit, kernel: Function) -> list[FunctionConstant]:
             match[2],
             file.number(match[3]),
             part.source.span(*match.span(2)),
+            any(f"is_function_constant_defined({match[2]})" in p.source.text for p in file.files),
         )
         for part in file.files
         if "function_constant" in part.source.text
@@ -279,9 +281,11 @@ def _set(
     """Yield the values of function constants, and the problems."""
     wanted = {want.name: want for want in expected.params if want.holds is Holds.BYTES}
     declared = {p.name: p.declared for p in item.arguments.params}
-    for type, name, place, span in constants:
+    for type, name, place, span, optional in constants:
         want = wanted.get(declared.get(name, name))
         accepted = {"bool", *(plain(t.name, metal=True) for t in want.types)} if want else ()
+        if want is None and optional:
+            continue
         if want is None:
             yield mismatch("constant_not_set", span, constant=name)
         elif place is None:
@@ -294,7 +298,7 @@ def _set(
 
 
 def _bind(
-    item: Dispatch, function: Function, expected: Expected
+    item: Dispatch, file: Unit, function: Function, expected: Expected
 ) -> tuple[list[Binding], list[Mismatch]]:
     """Return the bindings of a kernel's parameters, and the problems."""
     wanted = {want.name: want for want in expected.params}
@@ -325,9 +329,12 @@ def _bind(
                 about = {"first": used[index], "param": param, "index": index}
                 problems.append(mismatch("buffer_twice", param.span, **about))
             want = wanted.get(name)
-        if want is None:
+        problem = want and expected.other_param(function, want, param)
+        if (want is None or problem) and _is_struct(file, param):
+            problems.append(mismatch("is_struct", param.span, param=param))
+        elif want is None:
             problems.append(_unknown(item, param, wanted.values()))
-        elif problem := expected.other_param(function, want, param):
+        elif problem:
             problems.append(problem)
         elif want.holds:
             is_number = want.holds is Holds.BYTES
@@ -342,6 +349,13 @@ def _bind(
     missing = [name for name in [*arrays, *needed] if name not in names]
     problems += [mismatch("no_param", function.span, param=name) for name in missing]
     return bindings, [*problems, *filter(None, [expected.other_result(function)])]
+
+
+def _is_struct(file: Unit, param: Param) -> bool:
+    """Return whether the project declares a parameter's type, or its template, as a class."""
+    name = re.escape(param.base.partition("<")[0].rpartition("::")[2])
+    declared = re.compile(rf"\b(?:struct|class|union)\s+(?:\w+\s+)*{name}\s*[{{:]")
+    return any(declared.search(part.source.text) for part in file.files)
 
 
 def _untaken(item: Dispatch, function: Function, taken: Set[str]) -> Iterator[Mismatch]:

@@ -252,7 +252,7 @@ def _facts(
         known = None if p.is_list else (first, 0) if context.elementwise else rank
         own = "floating" if p.dtype == ACCUMULATOR else p.dtype
         if context.form is not Form.KERNELS:
-            own = None  # other dtypes are passed on
+            own = own if own == "bool_" else None  # other dtypes are passed on
         facts[p.name] = Fact(known, own or dtype, 0, frozenset([p.name]))
     return facts
 

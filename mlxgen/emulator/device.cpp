@@ -132,6 +132,7 @@ void set_constants(
   for (int i = 0; i < table.constant_count; ++i) {
     const auto& constant = table.constants[i];
     auto found = values.find(constant.index);
+    *constant.defined = found != values.end();
     if (found != values.end() &&
         found->second.size() == size_t(constant.size)) {
       std::memcpy(constant.value, found->second.data(), constant.size);

@@ -309,6 +309,7 @@ class Library:
             if constant.code not in kinds:
                 raise EmulationError(f"function constant {key} has an unknown type")
             kinds[constant.code].from_address(constant.value).value = value
+            ctypes.c_int32.from_address(constant.defined).value = 1
 
     def run(
         self,

@@ -228,8 +228,10 @@ class MetalTranslator(Overloads):
                 i and self.texts[i - 1] == "." and _SWIZZLE.match(text) and self.text(i + 1) != "("
             ):
                 self._swizzle(i)
-            elif text == "is_function_constant_defined":
-                raise self.error("constant_defined", i)
+            elif text == "is_function_constant_defined" and self.text(i + 1) == "(":
+                self.new[i] = f"mlxgen_defined_{self.texts[i + 2]}"
+                self.skip(i + 1, i + 4)
+                return i + 4
         elif text == "[" and self.text(i + 1) == "[" and self._is_attribute(i):
             stop = self.partner[i] + 1
             self.skip(i, stop)
@@ -363,7 +365,8 @@ class MetalTranslator(Overloads):
             if index is None:
                 raise self.error("constant_index", i)
             self.constants.append((self.texts[i - 1], index))
-            self.new |= {j: "static" for j in range(start, i) if self.texts[j] == "constant"}
+            at = self.texts.index("constant", start)
+            self.new[at] = f"static int32_t mlxgen_defined_{self.texts[i - 1]} = 0; static"
         self._computed_constants({name for name, _ in self.constants})
 
     def _computed_constants(self, unset: set[str]) -> None:
@@ -414,7 +417,8 @@ class MetalTranslator(Overloads):
             value = f"::{name}"
             out.append(
                 f'    {{"{name}", {index}, sizeof({value}), '
-                f"mlxgen_metal::CodeOf<decltype({value})>::value, &{value}, nullptr}},\n"
+                f"mlxgen_metal::CodeOf<decltype({value})>::value, &{value}, "
+                f"&::mlxgen_defined_{name}}},\n"
             )
         out.append("    {nullptr, 0, 0, 0, nullptr, nullptr}};\n")
         out.append(

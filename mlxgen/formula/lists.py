@@ -16,7 +16,7 @@ from ..model.kinds import ValueKind
 from ..model.op import Fact
 from . import explain
 from .explain import Wrong, require
-from .facts import axes_of, either, indexed, known, length, operands, sliced, total
+from .facts import axes_of, category, either, indexed, known, length, operands, sliced, total
 from .mlx import CONSTANTS, MODULES, PythonParam, bind
 from .translator import Translator, both, rejected
 from .values import (
@@ -218,6 +218,8 @@ class Lists(Translator):
             value = self.visit(element)
             require(value)
             if value.kind == "array":
+                if category(known(value).dtype) == "bool":
+                    raise Wrong("mask", element)
                 return value
             if value.kind == "none" and new_axes:
                 return replace(value, cpp=named("mlxgen::newaxis"))

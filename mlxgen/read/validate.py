@@ -192,6 +192,8 @@ def _explain(path: KeyPath, wrong: _Wrong, value: Any, beside: Any) -> Rendered:
         help, form = "replace", " ".join(map(str, value)) or "()"
     elif isinstance(value, list) and path[0] in _FORMULAS:
         help = "formula"
+    elif path[0] == "dispatch" and last == "dtypes" and isinstance(value, dict):
+        help, kinds = "of_backend", ["a dtype", "a list of dtypes"]
     elif path[0] in _FORMS and len(path) - is_item == 1:
         help = str(path[0])
     elif kinds == ["a list"] and str(value)[:1] == "(":

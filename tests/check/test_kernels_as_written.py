@@ -29,9 +29,9 @@ build-backend = "mlxgen.build"
 [tool.mlxgen]
 """
 ENTRY = """
-- signature: "f(x: array, {argument}: int, flag: bool = False) -> array"
+- signature: "f(x: array, {argument}: {kind}, flag: bool = False) -> array"
   dispatch: {{metal: {{kernel: f, grid: [x.size], {more}}}}}
-  composite: x * {argument}
+  composite: x * {composite}
   unused: {{flag: some kernels do}}
   axes: {{"x, out": ...}}
   dtypes: {dtypes}
@@ -49,6 +49,8 @@ def check(tmp_path: Path) -> Check:
         more: str = "",
         *,
         argument: str = "a",
+        kind: str = "int",
+        composite: str = "",
         dtypes: str = "[float32]",
         **files: str,
     ) -> tuple[Kernel | None, list[str]]:
@@ -57,7 +59,9 @@ def check(tmp_path: Path) -> Check:
         (tmp_path / "python" / "kk").mkdir(parents=True)
         (tmp_path / "python" / "kk" / "__init__.py").write_text("from kk._load import *\n")
         (tmp_path / "pyproject.toml").write_text(PROJECT)
-        entry = ENTRY.format(argument=argument, more=more, dtypes=dtypes)
+        entry = ENTRY.format(
+            argument=argument, kind=kind, composite=composite or argument, more=more, dtypes=dtypes
+        )
         (tmp_path / "mlx_ops.yaml").write_text(entry)
         for name, text in {"f.metal": metal, **{f"{n}.h": t for n, t in files.items()}}.items():
             (kernels / name).write_text(text)
@@ -139,6 +143,27 @@ def test_function_constants(check: Check) -> None:
     assert found == {("flag", 3, "bool"), ("large", 4, "bool")}
 
 
+def test_half_numbers(check: Check) -> None:
+    head = "constant bfloat b [[function_constant(0)]];\nkernel void f("
+    text = KERNEL.replace("int& a", "half& a").replace("* a", "* a + float(b)")
+    kernel, messages = check(
+        f"{HEAD}{head}{text}", argument="a: float, b", kind="float", composite="a + b"
+    )
+    assert messages == []
+    assert kernel is not None
+    found = {(b.name, b.type) for b in kernel.bindings if b.type}
+    assert found == {("a", "mx::float16_t"), ("b", "mx::bfloat16_t")}
+
+
+def test_enums(check: Check) -> None:
+    head = "enum class Mode { A, B };\ntemplate <typename T, Mode M>\nkernel void f("
+    text = TYPED.replace("* a", "* (M == Mode::B ? a : 1)")
+    kernel, messages = check(f"{HEAD}{head}{text}", "template: {M: {of: a % 2, values: [0, 1]}}")
+    assert messages == []
+    assert kernel is not None
+    assert kernel.variants["f_float32_1"] == ("float", "(Mode)1")
+
+
 def test_threadgroup_memory(check: Check) -> None:
     text = KERNEL.replace("constant", "threadgroup float4* s [[threadgroup(1)]], constant")
     kernel, messages = check(f"{HEAD}kernel void f({text}", "constants: {s: 32}")
@@ -158,7 +183,7 @@ def test_an_argument_whose_name_is_a_macro_elsewhere(check: Check, name: str) ->
 
 @pytest.mark.parametrize("case", GIVEN["refused"], ids=lambda case: case["message"][:40])
 def test_refused_by_name(check: Check, case: dict[str, str]) -> None:
-    _, messages = check(HEAD + case["metal"])
+    _, messages = check(HEAD + case["metal"], case.get("more", ""))
     assert case["message"] in str(messages)
 
 

@@ -145,14 +145,38 @@ def test_function_constants(load, x):
     constant int shift [[function_constant(4)]];
     constant bool once = !twice;
     constant float half_of_it = shift / 2.0f;
+    #define MORE 5
+    constant int more [[function_constant(MORE + 2)]];
+    constant int added = is_function_constant_defined(more) ? more : 100;
     [[kernel]] void f(device const float* x, device float* y, uint i [[thread_position_in_grid]]) {{
-      y[i] = (once ? x[i] : 2 * x[i]) + 2 * half_of_it;
+      y[i] = (once ? x[i] : 2 * x[i]) + 2 * half_of_it + added;
     }}"""
     library = load(text=source)
     y = np.empty_like(x)
     library.set_constants({3: True, "shift": -1})
     library.run("f", [x, y], grid=(64,), threadgroup=(64,), outputs=[1])
-    np.testing.assert_allclose(y, 2 * x - 1, rtol=1e-6)
+    np.testing.assert_allclose(y, 2 * x + 99, rtol=1e-6)
+    library.set_constants({7: 10})
+    library.run("f", [x, y], grid=(64,), threadgroup=(64,), outputs=[1])
+    np.testing.assert_allclose(y, 2 * x + 9, rtol=1e-6)
+
+
+CONSTANTS = """
+    y[0] = INT_MAX == 2147483647 && INT_MIN < 0 && UINT_MAX > INT_MAX && LONG_MAX > UINT_MAX;
+    y[1] = HUGE_VALF == INFINITY && FLT_MAX < INFINITY && MAXFLOAT == FLT_MAX && FLT_DIG == 6;
+    y[2] = M_PI_H == half(M_PI_F) && HALF_MAX == half(65504) && HUGE_VALH > HALF_MAX;
+    y[3] = SHRT_MIN == -32768 && USHRT_MAX == 65535 && CHAR_BIT == 8 && ULONG_MAX == ~0ul;
+    metal::float4 a = metal::float4(1, 2, metal::half2(3, 4));
+    metal::uint2 b = metal::uint2(5); metal::packed_float3 c = a.xyz; metal::float2x2 m(1);
+    y[4] = metal::dot(a, a) == 30 && b.y == 5 && metal::size_t(c[2]) == 3 && m[1][1] == 1;
+    volatile float4 v = a; volatile bfloat w = bfloat(2);
+    y[5] = v.y + w == 4;
+"""
+
+
+def test_constants_and_qualified_names(load):
+    y = run(load, CONSTANTS, np.zeros(6, np.float32), 1)
+    np.testing.assert_array_equal(y, 1)
 
 
 def test_smaller_threadgroups_at_the_edge(load):

@@ -459,6 +459,7 @@ def test_all_errors_are_reported() -> None:
         ("x[:, y]", "MG310", ":", "moveaxis"),
         ("x[..., ...]", "MG310", "...", "one ellipsis"),
         ("x[::0]", "MG310", "0", "zero"),
+        ("x[x > 0]", "MG310", "x > 0", "where"),
         ("grads[2]", "MG310", "2", "out of range"),
         ("grads[flag]", "MG310", "flag", "int"),
         ("x + w", "MG311", "w", "'w' may be None"),

@@ -139,11 +139,4 @@ T& shared(const char* name) {
   return *static_cast<T*>(shared_storage(&key, sizeof(T), alignof(T), name));
 }
 
-/** `is_function_constant_defined`. */
-template <typename T>
-struct FunctionConstant {
-  T value;
-  int32_t defined;
-};
-
 } // namespace mlxgen_metal
