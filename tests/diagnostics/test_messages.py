@@ -44,7 +44,7 @@ SENTENCE = re.compile(
 )
 # Tables in Python: descriptions of keys for the schema, and the words of kinds.
 PYTHON_TABLES = ("read/keys.py", "model/kinds.py")
-# Texts in the code of the layers, with the reason why no table has them.
+# Sentences in the code of the layers, with the reason why no table has them.
 TEXTS = {
     # Generated code raises them: conditions about axes, and what a shapeless trace would keep.
     "check/axes.py": ["N must be N", "N, as N is."],
