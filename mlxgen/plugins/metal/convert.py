@@ -116,7 +116,8 @@ def _fitting(kernel: Kernel, calls: Sequence[Call]) -> _Converter:
     for arguments in chain.from_iterable(combinations(first.unexplained, n) for n in (1, 2)):
         found.append(_Converter(kernel, calls))
         found[-1].fit(arguments)
-    return min([*found, first], key=lambda converter: len(converter.asked))
+    # Of several, the one with the most template parameters, whose names people know.
+    return min([*reversed(found), first], key=lambda converter: len(converter.asked))
 
 
 def _grouped(calls: Iterable[Call], key: Callable[[Call], object]) -> list[list[Call]]:
@@ -370,8 +371,12 @@ class _Converter:
             numbers: The number of each call.
             axis: The formula is an axis of an output.
         """
-        is_grid = role.startswith("grid")
-        found = self.sizes.formula(numbers, axis=axis, grid=is_grid)
+        key = place.partition(" ")[0]
+        found = self.sizes.formula(numbers, axis=axis, grid=key == "grid")
+        if found is None and key in ("grid", "threadgroup"):  # no formulas of such numbers
+            equal = (name for name, own in self.asked.items() if own == numbers)
+            name = next(equal, None) or self._free(role)
+            self.asked[name], found = numbers, size(name)
         found = found or self._ask(self._free(role), numbers)
         self._explain(place, found)
         return found
@@ -442,7 +447,7 @@ class _Converter:
             of = self._find(f"{key}_{axis}", f"{key} {axis}", numbers)
             found.append(of)
             if key == "threadgroup" and of.constant is None:
-                if of.text not in self.sizes.named:
+                if of.text not in self.sizes.named | self.asked:
                     self.sizes.more.append(replace(of, cost=1.5, exact=()))
                 if "min(" not in of.text:
                     note = "a call for which it exceeds 1024 shows whether it has a bound"
