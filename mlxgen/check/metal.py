@@ -309,6 +309,7 @@ def _bind(
     bindings: list[Binding] = []
     problems: list[Related] = []
     used: dict[int, str] = {}
+    taken = {param.attributes.get("buffer") for param in function.params}
     following = 0  # the index of the next parameter without one
     for param in function.params:
         name = param.name
@@ -328,14 +329,23 @@ def _bind(
             single = POSITIONS.isdisjoint(param.attributes)
             want: Slot | None = Slot(name, _POSITIONS[:: 3 if single else 1])
         else:
+            free = next(i for i in range(len(taken) + 1) if i not in taken)
             index = int(param.attributes.get("buffer", following) or 0)
             following = index + 1
-            if used.setdefault(index, name) != name:
+            taken.add(index)
+            if "buffer" not in param.attributes and free != index:  # compilers may choose another
+                what = f"'{name}' needs an index, because other parameters have one"
+                problems.append(Related(what, param.span))
+            elif used.setdefault(index, name) != name:
                 what = f"'{used[index]}' and '{name}' both have [[buffer({index})]]"
                 problems.append(Related(what, param.span))
             want = wanted.get(name)
         mismatch = want and expected.mismatch(function, want, param)
-        if (want is None or mismatch) and _is_struct(file, param):
+        is_struct = (want is None or mismatch) and _is_struct(file, param)
+        if want and is_struct and want.holds in (Holds.INPUT, Holds.OUTPUT):  # bytes
+            mismatch = expected.mismatch(function, want, param._replace(base="void"))
+            is_struct = False
+        if is_struct:
             hint = "pass its members as parameters"
             what = f"'{name}' is a struct (`{param.base}`), which no launch can bind; {hint}"
             problems.append(Related(what, param.span))
@@ -361,7 +371,7 @@ def _bind(
 def _is_struct(file: Unit, param: Param) -> bool:
     """Return whether the project declares a parameter's type, or its template, as a class."""
     name = re.escape(param.base.partition("<")[0].rpartition("::")[2])
-    declared = re.compile(rf"\b(?:struct|class|union)\s+(?:\w+\s+)*{name}\s*[{{:]")
+    declared = re.compile(rf"\b(?:struct|class|union)\s+(?:\w+\s+)*{name}\s*[{{:]|}}\s*{name}\s*;")
     return any(declared.search(part.source.text) for part in file.files)
 
 
