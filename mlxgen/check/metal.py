@@ -305,6 +305,7 @@ def _bind(
     bindings: list[Binding] = []
     problems: list[Mismatch] = []
     used: dict[int, str] = {}
+    taken = {param.attributes.get("buffer") for param in function.params}
     following = 0  # the index of the next parameter without one
     for param in function.params:
         name = param.name
@@ -323,14 +324,22 @@ def _bind(
             single = POSITIONS.isdisjoint(param.attributes)
             want: Slot | None = Slot(name, _POSITIONS[:: 3 if single else 1])
         else:
+            free = next(i for i in range(len(taken) + 1) if i not in taken)
             index = int(param.attributes.get("buffer", following) or 0)
             following = index + 1
-            if used.setdefault(index, name) != name:
+            taken.add(index)
+            if "buffer" not in param.attributes and free != index:  # compilers may choose another
+                problems.append(mismatch("index_needed", param.span, param=param))
+            elif used.setdefault(index, name) != name:
                 about = {"first": used[index], "param": param, "index": index}
                 problems.append(mismatch("buffer_twice", param.span, **about))
             want = wanted.get(name)
         problem = want and expected.other_param(function, want, param)
-        if (want is None or problem) and _is_struct(file, param):
+        is_struct = (want is None or problem) and _is_struct(file, param)
+        if want and is_struct and want.holds in (Holds.INPUT, Holds.OUTPUT):  # bytes
+            problem = expected.other_param(function, want, param._replace(base="void"))
+            is_struct = False
+        if is_struct:
             problems.append(mismatch("is_struct", param.span, param=param))
         elif want is None:
             problems.append(_unknown(item, param, wanted.values()))
@@ -354,7 +363,7 @@ def _bind(
 def _is_struct(file: Unit, param: Param) -> bool:
     """Return whether the project declares a parameter's type, or its template, as a class."""
     name = re.escape(param.base.partition("<")[0].rpartition("::")[2])
-    declared = re.compile(rf"\b(?:struct|class|union)\s+(?:\w+\s+)*{name}\s*[{{:]")
+    declared = re.compile(rf"\b(?:struct|class|union)\s+(?:\w+\s+)*{name}\s*[{{:]|}}\s*{name}\s*;")
     return any(declared.search(part.source.text) for part in file.files)
 
 

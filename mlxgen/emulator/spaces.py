@@ -45,6 +45,9 @@ _METAL = {new: old for old, new in _SPACES.items()} | {"__generic": "(any)"}
 _TAKEN = re.compile(r"(?:local|global|generic|read_only|write_only|read_write|pipe|uniform)$")
 _ATOMIC = re.compile(r"atomic_(?:int|uint|bool|float|ulong)$")
 _VECTOR = re.compile(r"(?:bool|u?char|u?short|u?int|u?long|half|bfloat|float)[234]$")
+_TYPE = re.compile(
+    r"(?:bool|u?char|u?short|u?int|u?long|half|bfloat|float)[234]?$|(?:u?int\d+|size|ptrdiff)_t$"
+)
 _COMMAND = (
     *("clang", "-x", "cl", "-cl-std=clc++2021", "-cl-no-stdinc", "-target", "spir64"),
     *("-cl-single-precision-constant", "-cl-ext=+all", "-fsyntax-only", "-w"),
@@ -256,7 +259,9 @@ class _Writer(MetalTranslator):
         if token.kind == "name" and text != "coherent":
             if text == "threadgroup" and self.is_storage(i):
                 return self._storage(i)
-            if text in _SPACES:
+            if text == "metal" and self.text(i + 1) == "::" and _TYPE.match(self.text(i + 2)):
+                self.skip(i, i + 2)  # types are global here
+            elif text in _SPACES:
                 self.new[i] = _SPACES[text]
             elif text == "kernel":
                 self.new[i] = ""

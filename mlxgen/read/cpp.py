@@ -332,10 +332,12 @@ class _Walk:
     def alias(self, node: Node) -> None:
         """Store a name for a type."""
         type, stop = node.child_by_field_name("type"), node.end_byte - 1  # before the semicolon
+        if type is None or type.child_by_field_name("body"):
+            return  # the name of a class or an enum
         if node.type == "type_definition":
             param, _, _ = self.param(node, node.start_byte, stop)
             self.file.aliases[param.name] = param
-        elif type and type.prev_sibling:  # using name = type;
+        elif type.prev_sibling:  # using name = type;
             name = self.spelled(node.child_by_field_name("name"))
             self.file.aliases[name], _, _ = self.param(type, type.prev_sibling.end_byte, stop)
 

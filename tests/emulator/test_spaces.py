@@ -58,6 +58,8 @@ FITTING = {
     "structures": "Pair one; one.a = pairs[0].a; one.b = 1; Pair other = one; y[0] = T(other.b);",
     "vectors": "float4 a = float4(1, 2, 3, 4); uint2 b = i.xy + uint2(1); a.xy = a.zw; "
     "y[b.x] = T(dot(a, float4(b.x)) + vec<float, 2>(1, 2).y);",
+    "qualified names": "metal::float4 a = metal::float4(1, 2, 3, 4); metal::uint b = i.x; "
+    "metal::size_t c = b + INT_MAX; y[c] = T(metal::dot(a, a) + M_PI_F + float(M_PI_H));",
     "lambdas": "auto g = [&](float u) { return u + mine[0]; }; y[0] = T(g(2));",
     "simdgroups": "float s = simd_sum(float(x[0])); sums[0] = simd_max(s); "
     "threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device);",
