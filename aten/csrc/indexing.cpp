@@ -218,24 +218,26 @@ mx::array put_where(
     throw std::invalid_argument(
         "[index_put] A mask must have the sizes of the axes that it selects from.");
   }
-  auto updates = mx::astype(values, x.dtype(), s);
-  int axis = static_cast<int>(values.ndim()) - rest - 1;
-  if (axis >= 0 && values.shape(axis) == 1) {
+  if (x.size() == 0 || values.size() == 0) { // MLX cannot take from nothing
+    return x;
+  }
+  auto updates = mx::astype(
+      values.size() == 1 ? mx::reshape(values, {}, s) : values, x.dtype(), s);
+  int axis = static_cast<int>(updates.ndim()) - rest - 1;
+  if (axis >= 0 && updates.shape(axis) == 1) {
     updates = mx::unflatten(updates, axis, mx::Shape(mask.ndim(), 1), s);
   } else if (axis >= 0) {
-    if (values.size() == 0 || x.size() == 0) { // MLX cannot take from nothing
-      return x;
-    }
     auto count = mx::cumsum(
         mx::astype(mx::flatten(mask, s), mx::int32, s), 0, false, true, s);
     auto order = mx::clip(
         mx::subtract(count, mx::array(1), s),
         mx::array(0),
-        mx::array(values.shape(axis) - 1),
+        mx::array(updates.shape(axis) - 1),
         s);
     updates =
         mx::unflatten(mx::take(updates, order, axis, s), axis, mask.shape(), s);
   }
+  updates = mx::broadcast_to(updates, x.shape(), s);
   auto shape = mask.shape();
   shape.resize(shape.size() + rest, 1);
   return mx::where(
