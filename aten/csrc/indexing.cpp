@@ -23,8 +23,18 @@ int axis_of(const mx::array& x, int dim) {
 /** The leading block of `x` with the shape `shape`. */
 mx::array
 leading(const mx::array& x, const mx::Shape& shape, mx::StreamOrDevice s) {
-  return x.shape() == shape ? x
-                            : mx::slice(x, mx::Shape(x.ndim(), 0), shape, s);
+  if (x.shape() == shape) {
+    return x;
+  }
+  bool fits = x.ndim() == shape.size();
+  for (int i = 0; fits && i < static_cast<int>(shape.size()); ++i) {
+    fits = shape[i] <= x.shape(i);
+  }
+  if (!fits) {
+    throw std::invalid_argument(
+        "index must not be larger than the array along other axes");
+  }
+  return mx::slice(x, mx::Shape(x.ndim(), 0), shape, s);
 }
 
 /** For each axis of `index` the coordinates of its elements, with `index`
@@ -72,6 +82,12 @@ mx::array scattered(
   }
   auto axis = axis_of(x, dim);
   auto updates = mx::astype(leading(src, index.shape(), s), x.dtype(), s);
+  for (int i = 0; i < static_cast<int>(x.ndim()); ++i) {
+    if (i != axis && index.shape(i) > x.shape(i)) {
+      throw std::invalid_argument(
+          "index must not be larger than the array along other axes");
+    }
+  }
   auto shape = updates.shape();
   shape.resize(shape.size() + x.ndim(), 1);
   std::vector<int> axes(x.ndim());
@@ -120,6 +136,14 @@ mx::array by_slices(
   auto rows = source.ndim() == 0
       ? mx::reshape(source, mx::Shape(x.ndim(), 1), s)
       : source;
+  for (int i = 0; i < static_cast<int>(x.ndim()); ++i) {
+    if (rows.ndim() != x.ndim() ||
+        rows.shape(i) !=
+            (i == axis ? static_cast<int>(flat.size()) : x.shape(i))) {
+      throw std::invalid_argument(
+          "source must have the shape of the array, with the size of index along the axis");
+    }
+  }
   auto updates = mx::expand_dims(mx::moveaxis(rows, axis, 0, s), axis + 1, s);
   return scatter(x, {flat}, mx::astype(updates, x.dtype(), s), {axis}, s);
 }
@@ -174,6 +198,53 @@ std::vector<int> placed(const Indices& found, int ndim) {
     order.push_back(i);
   }
   return order;
+}
+
+/** `x` with the elements replaced where a mask of its axes from `first` on is
+ * true. Values may have an axis of the selected elements, in order. */
+mx::array put_where(
+    const mx::array& x,
+    int first,
+    const mx::array& mask,
+    const mx::array& values,
+    bool accumulate,
+    mx::StreamOrDevice s) {
+  int rest = static_cast<int>(x.ndim()) - first - static_cast<int>(mask.ndim());
+  if (rest < 0 ||
+      !std::equal(
+          mask.shape().begin(),
+          mask.shape().end(),
+          x.shape().begin() + first)) {
+    throw std::invalid_argument(
+        "[index_put] A mask must have the sizes of the axes that it selects from.");
+  }
+  if (x.size() == 0 || values.size() == 0) { // MLX cannot take from nothing
+    return x;
+  }
+  auto updates = mx::astype(
+      values.size() == 1 ? mx::reshape(values, {}, s) : values, x.dtype(), s);
+  int axis = static_cast<int>(updates.ndim()) - rest - 1;
+  if (axis >= 0 && updates.shape(axis) == 1) {
+    updates = mx::unflatten(updates, axis, mx::Shape(mask.ndim(), 1), s);
+  } else if (axis >= 0) {
+    auto count = mx::cumsum(
+        mx::astype(mx::flatten(mask, s), mx::int32, s), 0, false, true, s);
+    auto order = mx::clip(
+        mx::subtract(count, mx::array(1), s),
+        mx::array(0),
+        mx::array(updates.shape(axis) - 1),
+        s);
+    updates =
+        mx::unflatten(mx::take(updates, order, axis, s), axis, mask.shape(), s);
+  }
+  updates = mx::broadcast_to(updates, x.shape(), s);
+  auto shape = mask.shape();
+  shape.resize(shape.size() + rest, 1);
+  return mx::where(
+      mx::reshape(mask, shape, s),
+      accumulate ? mx::add(x, updates, s) : updates,
+      x,
+      s);
 }
 
 } // namespace
@@ -268,14 +339,15 @@ mx::array index_put_by(
     const mx::array& values,
     bool accumulate,
     mx::StreamOrDevice s) {
-  if (indices.size() == 1 && indices[0] && indices[0]->dtype() == mx::bool_ &&
-      values.size() == 1) {
-    auto mask = *indices[0];
-    auto shape = mask.shape();
-    shape.resize(x.ndim(), 1);
-    mask = mx::reshape(mask, shape, s);
-    auto value = mx::astype(mx::reshape(values, {}, s), x.dtype(), s);
-    return mx::where(mask, accumulate ? mx::add(x, value, s) : value, x, s);
+  int only = -1, given = 0;
+  for (int i = 0; i < static_cast<int>(indices.size()); ++i) {
+    if (indices[i]) {
+      only = i;
+      ++given;
+    }
+  }
+  if (given == 1 && indices[only]->dtype() == mx::bool_) {
+    return put_where(x, only, *indices[only], values, accumulate, s);
   }
   auto found = present(x, indices, s);
   if (found.arrays.empty()) {

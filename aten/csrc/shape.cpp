@@ -114,6 +114,9 @@ mx::array flipped(
     const mx::array& x,
     const std::vector<int>& dims,
     mx::StreamOrDevice s) {
+  if (x.ndim() == 0) { // a number has the axis 0, as in torch
+    return x;
+  }
   auto start = mx::Shape(x.ndim(), 0), stop = x.shape(),
        step = mx::Shape(x.ndim(), 1);
   for (int dim : dims) {

@@ -4,9 +4,9 @@
     logits = model(x)
 
 The steps, each in a module of its own: `archive` reads the file into the types of `program`,
-`functional` replaces operators that change arrays, `rewrites` uses fused operators, `packing`
-those of quantized weights, `operands` converts operands, and `model` looks up all operators and
-makes an mlx.nn.Module.
+`functional` replaces operators that change arrays, `masked` those of masks, `rewrites` uses fused
+operators, `packing` those of quantized weights, `operands` converts operands, and `model` looks up
+all operators and makes an mlx.nn.Module.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from .archive import read
 from .functional import make_functional
+from .masked import select_masked
 from .model import ExportedModel
 from .operands import prepare
 from .operators import Find, Function, chosen_operators, find
@@ -56,6 +57,7 @@ def from_exported(
     make_functional(archive.program)
     graph = archive.program.graph
     own = chosen_operators(operators or {}, (node.target for node in graph.nodes))
+    select_masked(graph, own)
     done = rewrite(archive.program, rules, own)
     if PACKED in rules and (packed := pack(archive, own)):
         done[PACKED] = packed

@@ -220,48 +220,6 @@ def index_fill(self: mx.array, dim: int, index: mx.array, value: float | mx.arra
     return mx.where(chosen.reshape(along), mx.array(filled, self.dtype), self)
 
 
-def index_put(
-    self: mx.array,
-    indices: list[mx.array | None],
-    values: mx.array,
-    accumulate: bool = False,
-) -> mx.array:
-    """Return the array with values at indices of axes, or where a mask of one or more axes is true.
-
-    Raises:
-        ValueError: a mask is combined with other indices, or has another shape than its axes.
-    """
-    import mlx_aten
-
-    masks = [at for at, index in enumerate(indices) if is_mask(index)]
-    if not masks:
-        result: mx.array = mlx_aten.index_put(self, indices, values, accumulate)
-        return result
-    first, mask = masks[0], indices[masks[0]]
-    if mask is None or any(index is not None for at, index in enumerate(indices) if at != first):
-        raise ValueError("a mask together with other indices is not supported; use torch.where")
-    after = first + mask.ndim
-    if mask.shape != self.shape[first:after]:
-        raise ValueError(f"a mask of shape {mask.shape} does not fit an array of {self.shape}")
-    rest = self.ndim - after
-    if values.ndim > rest:  # there is an axis of the selected elements, in order
-        axis = values.ndim - rest - 1
-        if values.shape[axis] != 1:
-            order = mx.cumsum(mask.reshape(-1).astype(mx.int32)) - 1
-            values = mx.take(values, mx.clip(order, 0, max(values.shape[axis] - 1, 0)), axis=axis)
-            values = mx.unflatten(values, axis, mask.shape)
-        else:
-            values = mx.unflatten(values, axis, (1,) * mask.ndim)
-    mask = mask.reshape(*mask.shape, *(1,) * rest)
-    values = values.astype(self.dtype)
-    return mx.where(mask, self + values if accumulate else values, self)
-
-
-def is_mask(index: mx.array | None) -> bool:
-    """Return whether an index has bools."""
-    return index is not None and index.dtype == mx.bool_
-
-
 def fill_diagonal(self: mx.array, fill_value: float, wrap: bool = False) -> mx.array:
     """Return the array with a number where all indices are equal.
 
@@ -585,8 +543,6 @@ FUNCTIONS: dict[str, Function] = {
     "aten.native_channel_shuffle.default": channel_shuffle,
     "aten.index_fill.int_Scalar": index_fill,
     "aten.index_fill.int_Tensor": index_fill,
-    "aten.index_put.default": index_put,
-    "aten._unsafe_index_put.default": index_put,
     "aten.fill_diagonal.default": fill_diagonal,
     "aten.bincount.default": bincount,
     "aten.masked_scatter.default": masked_scatter,

@@ -20,7 +20,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from . import arrays, convolutions, draws, fused, layers, quantized, recurrent
+from . import arrays, convolutions, draws, fused, layers, masked, quantized, recurrent
 from .operands import inside
 
 Function = Callable[..., Any]
@@ -35,6 +35,7 @@ SAME = {
     "__rshift__": "bitwise_right_shift",
     "_prelu_kernel": "prelu",
     "_unsafe_index": "index",
+    "_unsafe_index_put": "index_put",
     "concat": "cat",
     "det": "linalg_det",
     "unsafe_chunk": "chunk",
@@ -288,6 +289,7 @@ FUNCTIONS: dict[str, Function] = {
     **convolutions.FUNCTIONS,
     **draws.FUNCTIONS,
     **layers.FUNCTIONS,
+    **masked.FUNCTIONS,
     **quantized.FUNCTIONS,
     **{f"mlx.{name}": function for name, function in fused.FUNCTIONS.items()},
     # Arithmetic with sizes.
