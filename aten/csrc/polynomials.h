@@ -1,5 +1,5 @@
-// Orthogonal polynomials by their three-term recurrences, and the greatest
-// common divisor. Used on every backend.
+// Orthogonal polynomials by their three-term recurrences, and small functions of
+// numbers. Used on every backend.
 
 #pragma once
 
@@ -8,7 +8,29 @@
 namespace mlx_aten {
 
 /**
- * The polynomial of degree n, truncated, at x; 0 for a negative degree.
+ * Chebyshev polynomials of a high degree, for T, U, V or W by that of degree 1:
+ * p[n] = U[n - 1] p[1] - U[n - 2], with U by doubling its degree.
+ */
+template <typename W>
+W chebyshev(W x, W first, int64_t n) {
+  W value = W(1.0f), before = W(0.0f); // U[0] and U[-1]
+  for (int64_t bit = int64_t(1) << 62; bit != 0; bit >>= 1) {
+    // U[2 k] and U[2 k - 1]
+    W twice = (value + before) * (value - before);
+    before = W(2.0f) * before * (value - x * before);
+    value = twice;
+    if (((n - 1) & bit) != 0) {
+      W next = W(2.0f) * x * value - before;
+      before = value;
+      value = next;
+    }
+  }
+  return value * first - before;
+}
+
+/**
+ * The polynomial of degree n, truncated, at x; 0 for a negative degree, and, as
+ * in torch on x86, for one that is no 64-bit integer.
  *
  * The families, with the recurrence for p[k + 1] (DLMF, table 18.9.1):
  * 0 to 3  Chebyshev T, U, V, W: 2 x p[k] - p[k - 1]; they differ in p[1]
@@ -21,7 +43,10 @@ template <typename T>
 T orthogonal_polynomial(int family, T x, T n) {
   using W = mlxgen::wide<T>;
   if (!(n >= 1)) {
-    return n != n ? n : static_cast<T>(n > -1 ? 1.0f : 0.0f);
+    return static_cast<T>(n > -1 ? 1.0f : 0.0f);
+  }
+  if (n >= 9223372036854775808.0f) {
+    return static_cast<T>(0.0f);
   }
   // Degrees whose values are far beyond the largest number.
   if ((family == 4 || family == 5) && n > (sizeof(T) == 8 ? 512.0f : 128.0f)) {
@@ -35,8 +60,11 @@ T orthogonal_polynomial(int family, T x, T n) {
     first = first + W(1.0f);
   }
   W before = W(1.0f), value = first;
-  int degree = static_cast<int>(n);
-  for (int k = 1; k < degree; ++k) {
+  if (family < 4 && n > 512) {
+    return static_cast<T>(chebyshev(W(x), first, static_cast<int64_t>(n)));
+  }
+  int degree = n < 2147483648.0f ? static_cast<int>(n) : 2147483647;
+  for (int k = 1; k < degree && value == value; ++k) {
     W next = W(0.0f), order = W(static_cast<float>(k));
     if (family < 4) {
       next = W(2.0f) * W(x) * value - before;
@@ -51,6 +79,12 @@ T orthogonal_polynomial(int family, T x, T n) {
     value = next;
   }
   return static_cast<T>(value);
+}
+
+/** x * y, and 0 where x is 0, also if y is infinite. */
+template <typename T>
+T product_or_zero(T x, T y) {
+  return x == 0 ? static_cast<T>(0.0f) : static_cast<T>(x * y);
 }
 
 /** The greatest common divisor of the absolute values. */

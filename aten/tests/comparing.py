@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from generated import TOLERANCES
-from samples import Array, Dtype, Sample
+from samples import Array, Dtype, Sample, arrays_of
 
 #: MLX computes in single precision
 NARROWER = {"float64": "float32", "complex128": "complex64"}
@@ -109,12 +109,15 @@ def compare(sample: Sample, function: Callable[..., Any]) -> None:
         elif not sample.random:
             rank = ranks(sample)
             gauge = sample.gauge[index] if sample.gauge else None
-            got, wanted, double = (
+            got, wanted, *others = (
                 gauged_numpy(value, gauge, rank)
-                for value in compared(actual, expected, sample.double.get(str(index)))
+                for value in compared(sample, actual, expected, str(index))
             )
             limits = allowed(sample, expected.dtype, sample.slack[0])
-            close(got, wanted, limits, where, double)
+            if np.iscomplexobj(wanted):
+                # torch multiplies zeros and infinities
+                got = np.where(np.isnan(wanted) & ~nan_given(sample, wanted), wanted, got)
+            close(got, wanted, limits, where, others)
     if sample.gradients:
         try:
             compare_gradients(sample, function, args, kwargs)
@@ -163,11 +166,14 @@ def compare_gradients(
         if expected is None:
             close(to_numpy(grad), np.zeros(array.shape), (0, 0), where)
             continue
-        got, wanted, double = compared(grad, expected, sample.double.get(key))
+        got, wanted, *others = compared(sample, grad, expected, key)
         limits = allowed(sample, expected.dtype, GRADIENT * sample.slack[1])
-        # what torch cannot say is free
-        got = np.where(np.isnan(wanted), wanted, got) if got.shape == wanted.shape else got
-        close(got, wanted, limits, where, double)
+        if got.shape == wanted.shape:
+            # what torch cannot say is free, and no function has a slope at NaN
+            given = np.isnan(to_numpy(array))
+            free = np.isnan(wanted) | (given if given.shape == wanted.shape else False)
+            got = np.where(free, wanted, got)
+        close(got, wanted, limits, where, others)
 
 
 def size_of(array: Array) -> int:
@@ -216,12 +222,24 @@ def rejects(
 
 
 def compared(
-    actual: mx.array, expected: Array, double: Array | None
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
-    """Return the values to compare: those of large results that are recorded."""
-    other = None if double is None else to_numpy(to_mlx(double))
-    got, wanted = to_numpy(actual), to_numpy(to_mlx(expected))
-    return (got.reshape(-1)[:: expected.step] if expected.step > 1 else got), wanted, other
+    sample: Sample, actual: mx.array, expected: Array, key: str
+) -> list[np.ndarray[Any, Any]]:
+    """Return the values to compare (recorded ones of large results), and torch's others."""
+    others = [kind[key] for kind in (sample.double, sample.scalar) if key in kind]
+    got = to_numpy(actual)
+    got = got.reshape(-1)[:: expected.step] if expected.step > 1 else got
+    return [got, *(to_numpy(to_mlx(value)) for value in [expected, *others])]
+
+
+def nan_given(sample: Sample, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return where an argument is NaN and not infinite; everywhere if its shape is another one."""
+    given = np.zeros(like.shape, bool)
+    for array in arrays_of(sample):
+        values = to_numpy(to_mlx(array))
+        nan = np.isnan(values) & ~np.isinf(values)
+        fits = nan.ndim <= like.ndim and nan.shape == like.shape[like.ndim - nan.ndim :]
+        given |= nan if fits else nan.any()
+    return given
 
 
 def listed(result: Any) -> list[Any]:
@@ -257,18 +275,17 @@ def allowed(sample: Sample, dtype: str, slack: float) -> tuple[float, float]:
 
 
 def close(
-    actual: Any, expected: Any, limits: tuple[float, float], where: str, other: Any = None
+    actual: Any, expected: Any, limits: tuple[float, float], where: str, others: Sequence[Any] = ()
 ) -> None:
     """Raise Mismatch with the first place where two arrays differ by more than allowed.
 
-    ``other`` is the result in double precision, if torch's own overflows or is NaN: either is
-    right.
+    ``others`` are further results of torch for the same arguments: each of them is right.
     """
     if actual.shape != expected.shape:
         raise Mismatch(f"{where}: shape {actual.shape} instead of {expected.shape}")
     with np.errstate(over="ignore", invalid="ignore"):
         good = np.isclose(actual, expected, rtol=limits[0], atol=limits[1], equal_nan=True)
-        if other is not None:
+        for other in others:
             good |= np.isclose(actual, other, rtol=limits[0], atol=limits[1], equal_nan=True)
     if np.iscomplexobj(expected):
         # an infinite complex number has many forms, which depend on the order of the operations

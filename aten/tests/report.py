@@ -67,9 +67,11 @@ results and its gradients equal PyTorch's, within PyTorch's tolerances, on all s
 The samples are PyTorch's own (of OpInfo, its references and errors, and of its modules), in
 float32, float16, bfloat16, complex64 and integers, and variants of these: NaN, infinities, zeros,
 ones, ties, identity matrices, large and tiny numbers, empty arrays, arrays without axes, axes of
-size 1, negative axes, and 100,000 elements in 16 bit. Where PyTorch overflows, or has NaN, but its
-result in float64 is a number, both are right. Where its gradient is NaN, any number is. Complex
-numbers that are not finite are all equal. The column
+size 1, negative axes, and 100,000 elements in 16 bit. Where PyTorch's result in float64 is not that
+in the samples' dtype, both are right, as are both where PyTorch's code for vectors and for single
+elements differ. Where its gradient is NaN, or the argument, any number is right. Complex numbers
+that are not finite are all equal, and any number is right where PyTorch has NaN for arguments
+without one. Calls for which PyTorch warns that it resizes a result are no samples. The column
 *NaN* counts the samples for which a result is NaN and PyTorch's is finite.
 
 """

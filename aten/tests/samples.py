@@ -64,9 +64,11 @@ class Sample:
     gauge: list[str | None] = field(default_factory=list)
     #: results that are random: only shapes and dtypes are compared
     random: bool = False
-    #: by index of the result, or by argument: the result that torch computes in float64 where one
-    #: of both is not finite
+    #: by index of the result, or by argument: the result that torch computes in float64, if it is
+    #: not close
     double: dict[str, Any] = field(default_factory=dict)
+    #: likewise, the result of torch's code for single elements, instead of that for vectors
+    scalar: dict[str, Any] = field(default_factory=dict)
     #: type and message of the exception that torch raises
     raises: tuple[str, str] | None = None
 
@@ -139,6 +141,7 @@ def load(name: str) -> list[Sample]:
             gauge=call.get("gauge", []),
             random=call.get("random", False),
             double={key: value(entry) for key, entry in call.get("double", {}).items()},
+            scalar={key: value(entry) for key, entry in call.get("scalar", {}).items()},
             raises=tuple(call["raises"]) if "raises" in call else None,
         )
         for call in calls

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import scipy.special
 import torch
 import torch.nn.functional as F
 from generated import stored
@@ -76,6 +78,94 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "cudnn_convolution": cudnn,
     "batch_norm_elemt": normalized,
     "mkldnn_adaptive_avg_pool2d": F.adaptive_avg_pool2d,
+}
+
+
+class Digamma(torch.autograd.Function):
+    """The digamma function with an infinite slope at its poles."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return torch.digamma(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return torch.where(grad == 0, 0, grad * in_scipy("polygamma", 1, *ctx.saved_tensors))
+
+
+def in_scipy(name: str, *args: Any) -> torch.Tensor:
+    """Return a result of SciPy."""
+    values = (a.detach() if isinstance(a, torch.Tensor) else a for a in args)
+    return torch.as_tensor(getattr(scipy.special, name)(*map(np.asarray, values)))
+
+
+def with_value(result: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return another value with the derivatives of a result."""
+    result.data.copy_(value)
+    return result
+
+
+def polygamma(n: int, x: torch.Tensor) -> torch.Tensor:
+    """Return SciPy's derivatives of the digamma function, which are infinite at its poles."""
+    return with_value(torch.polygamma(n, x), in_scipy("polygamma", n, x))
+
+
+def zeta(x: Any, q: Any) -> torch.Tensor:
+    """Return SciPy's zeta function, and its limit for infinite arguments."""
+    a, b = torch.as_tensor(x), torch.as_tensor(q)
+    vanishes = (a > 1) & (b > 1) & (a.isinf() | b.isinf())
+    return with_value(
+        torch.special.zeta(x, q), torch.where(vanishes, 0, in_scipy("zeta", x, q)).detach()
+    )
+
+
+def rounded(operator: Any) -> Callable[..., Any]:
+    """Return an operator that computes in double precision also of integers, as float32."""
+    return lambda x: operator(x if x.is_floating_point() else x.float().double())
+
+
+def known_at_nan(operator: Any) -> Callable[..., Any]:
+    """Return a polynomial that is NaN at NaN: torch's is a variable without a value."""
+    return lambda x, n: operator(x, n) + torch.where(torch.as_tensor(n) >= 2, 0 * x, 0)
+
+
+def soft_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
+    """Return the loss without the overflow of an exponential."""
+    losses = F.softplus(-x * target)
+    return losses.mean() if reduction == 1 else losses.sum() if reduction == 2 else losses
+
+
+def soft_margin_loss_backward(
+    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
+) -> torch.Tensor:
+    """Return the gradient of the loss without the overflow of an exponential."""
+    slope = -target * torch.sigmoid(-x * target) * grad
+    return slope / x.numel() if reduction == 1 else slope
+
+
+#: What is computed in double precision where torch's operator has no exact result there either.
+EXACT: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(["digamma", "special_digamma", "special_psi"], Digamma.apply),
+    **dict.fromkeys(["polygamma", "special_polygamma"], polygamma),
+    **dict.fromkeys(["special_zeta", "special_zeta.other_scalar"], zeta),
+    "soft_margin_loss": soft_margin_loss,
+    "soft_margin_loss_backward": soft_margin_loss_backward,
+    **{
+        f"special_{name}": rounded(getattr(torch.special, name))
+        for name in ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "airy_ai")
+    },
+    **{
+        f"special_{name}{overload}": known_at_nan(getattr(torch.special, name))
+        for name in (
+            "chebyshev_polynomial_u",
+            "chebyshev_polynomial_w",
+            "shifted_chebyshev_polynomial_t",
+            "shifted_chebyshev_polynomial_u",
+            "shifted_chebyshev_polynomial_w",
+        )
+        for overload in ("", ".n_scalar")
+    },
 }
 
 
