@@ -68,8 +68,10 @@ The samples are PyTorch's own (of OpInfo, its references and errors, and of its 
 float32, float16, bfloat16, complex64 and integers, and variants of these: NaN, infinities, zeros,
 ones, ties, identity matrices, large and tiny numbers, empty arrays, arrays without axes, axes of
 size 1, negative axes, and 100,000 elements in 16 bit. Where PyTorch overflows, or has NaN, but its
-result in float64 is a number, both are right. Where its gradient is NaN, any number is. Complex
-numbers that are not finite are all equal. The column
+result in float64 is a number, both are right, as where its result in 16 bit has an error above the
+tolerance. Where its gradient is NaN, any number is. Complex numbers that are not finite are all
+equal. Equal elements that are sorted or selected may exchange their gradients. Calls that convert
+integers above 2^24 to float64 are not compared: MLX has float32. The column
 *NaN* counts the samples for which a result is NaN and PyTorch's is finite.
 
 """

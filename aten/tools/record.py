@@ -62,6 +62,7 @@ OTHERS = (
     torch.bool,
     torch.complex64,
 )
+HALVES = (torch.float16, torch.bfloat16)
 #: dtypes of OpInfo's reference samples that are recorded
 REFERENCED = (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.int64)
 #: most elements of one call
@@ -780,15 +781,22 @@ def slack(single: list[Any], double: list[Any], tolerance: tuple[float, float] |
     return 1.0 if worst < 0.5 else float(f"{2 * worst:.2g}")
 
 
-def elsewhere(single: Any, double: Any) -> torch.Tensor | None:
-    """Return the result in double precision, if only one of both is finite somewhere, or NaN."""
+def elsewhere(
+    single: Any, double: Any, tolerance: tuple[float, float] | None
+) -> torch.Tensor | None:
+    """Return the result in double precision if torch's own is far from it.
+
+    Only one of both is finite somewhere, or NaN; or the error of 16 bits exceeds the tolerance.
+    """
     if single is None or double is None or single.shape != double.shape:
         return None
     if not (single.dtype.is_floating_point or single.dtype.is_complex):
         return None
     a, b = single.detach(), double.detach().to(single.dtype)
     same = (a.isfinite() == b.isfinite()) & (a.isnan() == b.isnan())
-    return None if bool(same.all()) else b
+    # slack is twice the error
+    far = single.dtype in HALVES and slack([single], [double], tolerance) > 2
+    return b if far or not bool(same.all()) else None
 
 
 def record(call: Call, store: Store) -> dict[str, Any]:
@@ -835,8 +843,13 @@ def record(call: Call, store: Store) -> dict[str, Any]:
         return entry
     if (values, slopes) != (1.0, 1.0):
         entry["slack"] = [values, slopes]
-    other = {str(i): elsewhere(a, b) for i, (a, b) in enumerate(zip(outputs, wide, strict=False))}
-    other |= {key: elsewhere(value, wide_grads.get(key)) for key, value in grads.items()}
+    other = {
+        str(i): elsewhere(a, b, call.tolerance)
+        for i, (a, b) in enumerate(zip(outputs, wide, strict=False))
+    }
+    other |= {
+        key: elsewhere(value, wide_grads.get(key), call.tolerance) for key, value in grads.items()
+    }
     if found := {key: store.part(value) for key, value in other.items() if value is not None}:
         entry["double"] = found
     return entry
