@@ -26,7 +26,7 @@ struct Norm {
   void add(A x) {
     A size = functions::fabs(x);
     if (p == 0) {
-      sum += x != 0 ? A(1) : A(0);
+      sum += x == 0 ? A(0) : x == x ? A(1) : x;
     } else if (p == 1) {
       sum += size;
     } else if (p == 2) {

@@ -56,8 +56,14 @@ void log_sum_rows(In<T> x, Out<T> out) {
     for (int64_t row = first; row < last; ++row) {
       T most, sum;
       exponentials(x.data + row * n, n, most, sum);
-      bool infinite = std::fabs(most) == std::numeric_limits<T>::infinity();
-      out[row] = infinite ? most : most + std::log(sum);
+      if (std::fabs(most) == std::numeric_limits<T>::infinity()) {
+        for (int64_t i = 0; i < n; ++i) { // infinite, unless one is NaN
+          most = std::isnan(x[row * n + i]) ? x[row * n + i] : most;
+        }
+        out[row] = most;
+      } else {
+        out[row] = most + std::log(sum);
+      }
     }
   });
 }

@@ -16,16 +16,18 @@ namespace cpu {
 /** The taps of all outputs of an axis, computed once for all rows. */
 template <typename A>
 struct TapTable {
-  std::vector<Taps<A>> taps;
-  std::vector<int64_t> first; // index of each output's first weight
-  std::vector<A> weights;
+  struct Tap {
+    int input;
+    int output;
+    A weight;
+  };
+  std::vector<Tap> taps;
 
   explicit TapTable(const TapAxis<A>& axis) {
     for (int j = 0; j < axis.size; ++j) {
-      taps.push_back(axis.weighted(j));
-      first.push_back(weights.size());
-      for (int i = taps[j].begin; i < taps[j].end; ++i) {
-        weights.push_back(axis.weight(taps[j], i));
+      Taps<A> found = axis.weighted(j);
+      for (int k = 0; k < found.count; ++k) {
+        taps.push_back({axis.input(found, k), j, axis.weight(found, k)});
       }
     }
   }
@@ -33,11 +35,8 @@ struct TapTable {
   /** Call each(i, j, weight) for every input i of every output j. */
   template <typename F>
   void for_each(F each) const {
-    for (int j = 0; j < int(taps.size()); ++j) {
-      const A* weight = weights.data() + first[j] - taps[j].begin;
-      for (int i = taps[j].begin; i < taps[j].end; ++i) {
-        each(i, j, weight[i]);
-      }
+    for (const Tap& tap : taps) {
+      each(tap.input, tap.output, tap.weight);
     }
   }
 };
@@ -89,7 +88,7 @@ void resample(
        stride,
        padding});
   int64_t rows = x.size() / std::max<int64_t>(length * inner, 1);
-  int64_t cost = 2 * table.weights.size() * inner;
+  int64_t cost = 2 * table.taps.size() * inner;
   for_rows(rows, cost, out, [&](int64_t row) {
     const T* from = x.data + row * length * inner;
     A* to = out.data + row * size * inner;
@@ -126,7 +125,7 @@ void resample_transposed(
        stride,
        padding});
   int64_t rows = x.size() / std::max<int64_t>(size * inner, 1);
-  int64_t cost = 2 * table.weights.size() * inner;
+  int64_t cost = 2 * table.taps.size() * inner;
   for_rows(rows, cost, out, [&](int64_t row) {
     const T* from = x.data + row * size * inner;
     A* to = out.data + row * length * inner;

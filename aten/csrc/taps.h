@@ -5,6 +5,9 @@
 // with several axes apply the kernels to each axis, so that all modes need only
 // the taps of one. Taps ascend: neither their begin nor their end decreases
 // with j. The outputs that depend on an input are therefore consecutive, too.
+// Beyond the ends of the axis, interpolation repeats the outer inputs: these
+// have several weights, which are not added, so that infinities with weights of
+// 0 are NaN, as in torch.
 
 #pragma once
 
@@ -45,12 +48,13 @@ enum TapMode {
   adaptive_taps,
 };
 
-/** The inputs [begin, end) of an output, and what their weights depend on. */
+/** The inputs [begin, begin + count) of an output, which may be beyond the
+ * ends, and what their weights depend on. */
 template <typename A>
 struct Taps {
   int begin;
-  int end;
-  A place; // nearest to 0: the position of the output, see weight()
+  int count;
+  A place; // the position of the output, see weight()
   A divisor;
 };
 
@@ -104,27 +108,21 @@ struct TapAxis {
     return window(j);
   }
 
-  /** The weight of input i among the taps. */
-  A weight(Taps<A> taps, int i) const {
+  /** The input of tap k. */
+  int input(Taps<A> taps, int k) const {
+    return min(max(taps.begin + k, 0), length - 1);
+  }
+
+  /** The weight of tap k. */
+  A weight(Taps<A> taps, int k) const {
     if (mode == linear_taps) {
-      if (taps.end - taps.begin == 1) {
-        return A(1);
-      }
-      return i == taps.begin ? 1 - taps.place : taps.place;
+      return k == 0 ? 1 - taps.place : taps.place;
     }
     if (mode == cubic_taps) {
-      // Beyond the ends of the axis, the outer inputs are repeated.
-      A sum = 0;
-      int left = int(taps.divisor);
-      for (int k = -1; k <= 2; ++k) {
-        if (min(max(left + k, 0), length - 1) == i) {
-          sum += cubic(taps.place - A(k), A(-0.75));
-        }
-      }
-      return sum;
+      return cubic(taps.place - A(k - 1), A(-0.75));
     }
     if (mode == smooth_linear_taps || mode == smooth_cubic_taps) {
-      return filter(taps.place, i) / taps.divisor;
+      return filter(taps.place, taps.begin + k) / taps.divisor;
     }
     return 1 / taps.divisor;
   }
@@ -134,21 +132,22 @@ struct TapAxis {
     Taps<A> found = taps(j);
     if (mode == smooth_linear_taps || mode == smooth_cubic_taps) {
       A sum = 0;
-      for (int i = found.begin; i < found.end; ++i) {
-        sum += filter(found.place, i);
+      for (int k = 0; k < found.count; ++k) {
+        sum += filter(found.place, found.begin + k);
       }
       found.divisor = sum;
     }
     return found;
   }
 
-  /** The first output whose taps end behind input i. */
+  /** The first output whose taps end after input i. */
   int first_output(int i) const {
     int low = 0;
     int high = size;
     while (low < high) {
       int middle = low + (high - low) / 2;
-      if (taps(middle).end > i) {
+      Taps<A> found = taps(middle);
+      if (min(found.begin + found.count, length) > i) {
         high = middle;
       } else {
         low = middle + 1;
@@ -161,14 +160,14 @@ struct TapAxis {
   Taps<A> nearest(int j) const {
     A at = mode == nearest_exact_taps ? A(j) + A(0.5) : A(j);
     int i = min(int(floor(at * scale)), length - 1);
-    return {i, i + 1, A(0), A(1)};
+    return {i, 1, A(0), A(1)};
   }
 
   /** Two inputs for linear interpolation, four for cubic. */
   Taps<A> between(int j) const {
     bool is_linear = mode == linear_taps;
     if (is_linear && size == length) {
-      return {j, j + 1, A(0), A(1)};
+      return {j, 1, A(0), A(1)};
     }
     A at = align_corners ? scale * A(j) : scale * (A(j) + A(0.5)) - A(0.5);
     if (is_linear) {
@@ -176,10 +175,7 @@ struct TapAxis {
     }
     int left = min(int(floor(at)), length - 1);
     A place = min(max(at - A(left), A(0)), A(1));
-    int begin = max(left - (is_linear ? 0 : 1), 0);
-    int end = min(left + (is_linear ? 2 : 3), length);
-    // A cubic's begin and end may be cut off; its divisor is the left input.
-    return {min(begin, length - 1), max(end, 1), place, A(left)};
+    return {is_linear ? left : left - 1, is_linear ? 2 : 4, place, A(1)};
   }
 
   /** A filter that is as wide as an output; `place` is its center. */
@@ -189,7 +185,7 @@ struct TapAxis {
     int begin = max(int(center - reach + A(0.5)), 0);
     int end = min(int(center + reach + A(0.5)), length);
     int most = 2 * int(ceil(reach)) + 1;
-    return {begin, min(end, begin + most), center - A(0.5), A(1)};
+    return {begin, min(end - begin, most), center - A(0.5), A(1)};
   }
 
   A filter(A center, int i) const {
@@ -214,7 +210,7 @@ struct TapAxis {
       int begin = start(j);
       // The end of a window is the start of the next one, rounded up.
       int end = length - start(size - j - 1);
-      return {begin, end, A(0), A(end - begin)};
+      return {begin, end - begin, A(0), A(end - begin)};
     }
     int begin = j * stride - padding;
     int end = min(begin + kernel_size, length + padding);
@@ -224,7 +220,7 @@ struct TapAxis {
     int divisor = mode == window_taps ? end - begin
         : mode == window_sum_taps     ? 1
                                       : whole;
-    return {begin, end, A(0), A(divisor)};
+    return {begin, end - begin, A(0), A(divisor)};
   }
 
   /** The start of adaptive window j: floor(j * length / size). */

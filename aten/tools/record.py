@@ -62,6 +62,7 @@ OTHERS = (
     torch.bool,
     torch.complex64,
 )
+HALVES = (torch.float16, torch.bfloat16)
 #: dtypes of OpInfo's reference samples that are recorded
 REFERENCED = (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.int64)
 #: most elements of one call

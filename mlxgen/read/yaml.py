@@ -45,7 +45,10 @@ _STANDARD_TAGS = {
 _NUMBER = re.compile(
     r"[-+]?((0|[1-9]\d{0,300})(\.\d*)?|\.\d+)(e[-+]?\d+)?|0x[0-9a-f]{1,16}|[-+]?\.inf|\.nan", re.I
 )
-_NAME_IN_TEXT = re.compile(r"\bname: *[\"']?(\w+)|signature:[^\n(]{0,250}(?<![\w.])([\w.]+)\(")
+# A signature may begin on the next line, also after ">-".
+_NAME_IN_TEXT = re.compile(
+    r"\bname: *[\"']?(\w+)|signature:\s*(?:[>|][-+\d]*\s)?[^\n(]{0,250}(?<![\w.])([\w.]+)\("
+)
 _SIGNATURE_NAME = re.compile(r"(?<![\w.])([\w.]+)\s*\(")
 # A YAML alias; not a product, and not the "*" of a signature.
 _ALIAS = re.compile(r"\*(?<=[\s\[{,:]\*)[^\s*,()\[\]{}]")

@@ -39,8 +39,8 @@ YAML = """
   dispatch: {cpu: cube}
   composite: cubed(x)
   grad: {x: 3 * square(x) * grad}
-- name: cubed
-  signature: "cubed(array x) -> array"
+- signature: >-
+    cubed(array x) -> array
   composite: x * x * x
   tags: [internal]
 - name: plus_one

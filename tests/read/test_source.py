@@ -600,3 +600,9 @@ def test_entries_are_read_when_asked():
     assert a.data and not diags.ok
     assert [item.code for item in diags.sorted()] == ["MG003"]
     assert d.key.startswith("4 ")
+
+
+@pytest.mark.parametrize("before", ["", ">-\n    ", "|2-\n    ", "\n    "])
+def test_names_of_entries(before):
+    document, _ = parse(f"- signature: {before}cubed(array x) -> array\n- name: other\n")
+    assert document.names() == {"cubed", "other"}

@@ -27,8 +27,9 @@ template <typename T>
   x += size_t(position.z) * length * threads.x + position.x;
   mlx_aten::Taps<float> taps = axis.weighted(int(position.y));
   float sum = 0;
-  for (int i = taps.begin; i < taps.end; ++i) {
-    sum += axis.weight(taps, i) * static_cast<float>(x[size_t(i) * threads.x]);
+  for (int k = 0; k < taps.count; ++k) {
+    size_t i = axis.input(taps, k);
+    sum += axis.weight(taps, k) * static_cast<float>(x[i * threads.x]);
   }
   out[(size_t(position.z) * size + position.y) * threads.x + position.x] = sum;
 }
@@ -54,11 +55,14 @@ template <typename T>
   int i = int(position.y);
   float sum = 0;
   for (int j = axis.first_output(i); j < size; ++j) {
-    if (axis.taps(j).begin > i) {
+    mlx_aten::Taps<float> taps = axis.weighted(j);
+    if (taps.begin > i) {
       break;
     }
-    mlx_aten::Taps<float> taps = axis.weighted(j);
-    sum += axis.weight(taps, i) * static_cast<float>(x[size_t(j) * threads.x]);
+    float value = static_cast<float>(x[size_t(j) * threads.x]);
+    for (int k = 0; k < taps.count; ++k) {
+      sum += axis.input(taps, k) == i ? axis.weight(taps, k) * value : 0;
+    }
   }
   out[(size_t(position.z) * length + position.y) * threads.x + position.x] =
       sum;
