@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "mlx_aten/matrix_product.h"
+#include "mlx_aten/substituted.h"
 
 namespace mlx_aten::functions {
 
@@ -45,7 +46,10 @@ mx::array product_of(
       for (int middle = first; middle < last; ++middle) {
         double cost = least[first][middle] + least[middle + 1][last] +
             sizes[first] * sizes[middle + 1] * sizes[last + 1];
-        if (cost < least[first][last]) {
+        // Of three matrices, torch multiplies the first two if either product
+        // costs as much; of more, the last ones.
+        if (cost < least[first][last] ||
+            (count == 3 && length == 2 && cost == least[first][last])) {
           least[first][last] = cost;
           split[first][last] = middle;
         }
@@ -90,7 +94,7 @@ mx::array reflections(
   }
   int rows = v.shape(-2), count = tau.shape(-1);
   auto one = mx::eye(rows, v.shape(-1), 0, v.dtype(), s);
-  auto columns = mx::add(mx::tril(v, -1, s), one, s);
+  auto columns = mx::add(v, one, s);
   auto out = x;
   for (int step = 0; step < count; ++step) {
     // The last factor of the product is applied first from the left, and last
@@ -109,105 +113,35 @@ mx::array reflections(
   return out;
 }
 
-std::vector<mx::array> reflections_of(
+mx::array substitution(
     const mx::array& A,
+    const mx::array& B,
+    bool upper,
+    bool unit,
     mx::StreamOrDevice s) {
-  int m = A.shape(-2), n = A.shape(-1), count = std::min(m, n);
-  auto batch = A.shape();
-  batch.resize(A.ndim() - 2);
-  auto lengths = batch;
-  lengths.push_back(count);
-  if (A.size() == 0) {
-    return {A, mx::zeros(lengths, A.dtype(), s)};
+  int n = A.shape(-1);
+  if (n <= 128) {
+    return substituted(A, B, upper, unit, s);
   }
-  auto out = A;
-  auto rows = mx::expand_dims(mx::arange(m, s), -1, s);
-  auto columns = mx::arange(n, s);
-  auto zero = mx::array(0, A.dtype()), one = mx::array(1, A.dtype());
-  std::vector<mx::array> factors;
-  for (int i = 0; i < count; ++i) {
-    auto at = mx::array(i);
-    auto column = mx::expand_dims(mx::take(out, at, -1, s), -1, s);
-    auto first = mx::expand_dims(mx::take(column, at, -2, s), -2, s);
-    auto below = mx::where(mx::greater(rows, at, s), column, zero, s);
-    auto rest = mx::sum(mx::square(mx::abs(below, s), s), -2, true, s);
-    bool is_complex = A.dtype() == mx::complex64;
-    // Nothing is to be reflected where all elements below are 0, and the
-    // diagonal is real.
-    auto flat = mx::equal(rest, mx::array(0, rest.dtype()), s);
-    if (is_complex) {
-      flat = mx::logical_and(
-          flat, mx::equal(mx::imag(first, s), mx::array(0.0f), s), s);
-    }
-    auto norm = mx::sqrt(mx::add(rest, mx::square(mx::abs(first, s), s), s), s);
-    auto sign = is_complex ? mx::real(first, s) : first;
-    auto beta = mx::astype(
-        mx::where(
-            mx::less(sign, mx::array(0, sign.dtype()), s),
-            norm,
-            mx::negative(norm, s),
-            s),
-        A.dtype(),
-        s);
-    auto head = mx::where(flat, one, mx::subtract(first, beta, s), s);
-    auto tau = mx::where(
-        flat,
-        zero,
-        mx::divide(mx::negative(head, s), mx::where(flat, one, beta, s), s),
-        s);
-    auto v =
-        mx::where(mx::equal(rows, at, s), one, mx::divide(below, head, s), s);
-    auto change = mx::multiply(
-        mx::multiply(mx::conjugate(tau, s), v, s),
-        mx::matmul(mx::conjugate(mx::swapaxes(v, -1, -2, s), s), out, s),
-        s);
-    // Columns to the left keep the reflections that are stored in them.
-    auto reflected = mx::where(
-        mx::greater(columns, at, s), mx::subtract(out, change, s), out, s);
-    auto stored = mx::where(
-        mx::greater(rows, at, s),
-        v,
-        mx::where(
-            mx::equal(rows, at, s), mx::where(flat, first, beta, s), column, s),
-        s);
-    out = mx::where(mx::equal(columns, at, s), stored, reflected, s);
-    factors.push_back(mx::squeeze(tau, {-2, -1}, s));
-  }
-  return {out, mx::stack(factors, -1, s)};
-}
-
-mx::array permutation_of(const mx::array& pivots, int n, mx::StreamOrDevice s) {
-  auto shape = pivots.shape();
-  int count = shape.back();
-  shape.back() = n;
-  auto places = mx::arange(n, s);
-  auto rows = mx::broadcast_to(places, shape, s);
-  for (int i = 0; i < count; ++i) { // swap row i with that of its pivot
-    auto other = mx::subtract(
-        mx::slice(
-            pivots,
-            [&] {
-              mx::Shape start(pivots.ndim(), 0);
-              start.back() = i;
-              return start;
-            }(),
-            [&] {
-              auto stop = pivots.shape();
-              stop.back() = i + 1;
-              return stop;
-            }(),
-            s),
-        mx::array(1, pivots.dtype()),
-        s);
-    auto source = mx::where(
-        mx::equal(places, mx::array(i), s),
-        mx::astype(other, mx::int32, s),
-        mx::where(mx::equal(places, other, s), mx::array(i), places, s),
-        s);
-    rows = mx::take_along_axis(rows, mx::broadcast_to(source, shape, s), -1, s);
-  }
-  return mx::equal(
-      mx::expand_dims(places, -1, s), mx::expand_dims(rows, -2, s), s);
+  // Products of blocks are faster than substitution.
+  int half = n / 2;
+  auto part = [&](const mx::array& x, int axis, bool second) {
+    mx::Shape start(x.ndim(), 0), stop = x.shape();
+    (second ? start : stop)[x.ndim() + axis] = half;
+    return mx::slice(x, start, stop, s);
+  };
+  auto known = substitution(
+      part(part(A, -2, upper), -1, upper), part(B, -2, upper), upper, unit, s);
+  auto factors = part(part(A, -2, !upper), -1, upper);
+  auto rest =
+      mx::subtract(part(B, -2, !upper), mx::matmul(factors, known, s), s);
+  auto found =
+      substitution(part(part(A, -2, !upper), -1, !upper), rest, upper, unit, s);
+  return mx::concatenate(
+      upper ? std::vector<mx::array>{found, known}
+            : std::vector<mx::array>{known, found},
+      -2,
+      s);
 }
 
 } // namespace mlx_aten::functions

@@ -23,8 +23,8 @@ mx::array power_of(const mx::array& A, int n, mx::StreamOrDevice s = {});
 /** The product of the reflections `I - tau[i] v[i] v[i]^T` with `x`, from the
  * left or from the right.
  *
- * `v` has the columns of geqrf's result: zeros above the diagonal and a one on
- * it. `reverse` is the transpose of the product.
+ * `v` has the columns of geqrf's result below the diagonal, and zeros
+ * elsewhere. `reverse` is the transpose of the product.
  */
 mx::array reflections(
     const mx::array& v,
@@ -34,14 +34,13 @@ mx::array reflections(
     bool reverse,
     mx::StreamOrDevice s = {});
 
-/** A QR decomposition: R, and below its diagonal the vectors of the reflections
- * whose product is Q; and their factors tau, as LAPACK's geqrf. */
-std::vector<mx::array> reflections_of(
+/** The solution of A X = B with one triangle of A, whose diagonal counts as
+ * ones if `unit`. */
+mx::array substitution(
     const mx::array& A,
+    const mx::array& B,
+    bool upper,
+    bool unit,
     mx::StreamOrDevice s = {});
-
-/** The permutation matrix of LAPACK's pivots, which count from 1. */
-mx::array
-permutation_of(const mx::array& pivots, int n, mx::StreamOrDevice s = {});
 
 } // namespace mlx_aten::functions

@@ -22,6 +22,18 @@ PLACES = {"argsort": 0, "sort": 1, "topk": 1, "kthvalue": 1, "mode": 1, "multino
 EXCHANGED = {"sort": None, "topk": None, "kthvalue": None, "mode": None, "msort": 0}
 #: integers up to this size have a float32
 EXACT = 2**24
+#: results whose first array has eigenvalues in an order that torch does not define
+UNORDERED = ("linalg_eig", "linalg_eigvals")
+#: results that are R of a QR decomposition, by name
+TRIANGLES = {"linalg_qr": 1, "qr": 1, "geqrf": 0}
+#: products, inverses and solutions of matrices: their elements are sums, in which larger terms
+#: cancel
+SUMS = re.compile(
+    r"(matmul|bmm|mm|addmm|baddbmm|inverse|cholesky_inverse|cholesky_solve|lu_solve)$"
+    r"|_?linalg_(matmul|inv|inv_ex|pinv|solve|solve_ex|solve_triangular|lu_solve|tensorinv|ldl)"
+)
+#: eigenvalues and singular values that differ by less, relative to the largest one, are equal
+NEAR = 1e-5
 #: a gradient is a sum of several terms, each with the errors of a value
 GRADIENT = 10
 
@@ -103,6 +115,7 @@ def compare(sample: Sample, function: Callable[..., Any]) -> None:
         return
     if len(result) != len(sample.out):
         raise Form(f"{len(result)} results instead of {len(sample.out)}")
+    result = ordered(sample, result, order(sample, result))
     for index, (actual, expected) in enumerate(zip(result, sample.out, strict=False)):
         where = f"result {index}" if len(result) > 1 else "result"
         if not isinstance(actual, mx.array):
@@ -114,17 +127,15 @@ def compare(sample: Sample, function: Callable[..., Any]) -> None:
         if places_are_free(sample, index) and not sample.random:
             same_elements(sample, to_numpy(actual), to_numpy(to_mlx(expected)), where)
         elif not sample.random:
-            rank = ranks(sample)
-            gauge = sample.gauge[index] if sample.gauge else None
             got, wanted, *others = (
-                gauged_numpy(value, gauge, rank)
+                unique(sample, index, spaces(sample, index, value))
                 for value in compared(sample, actual, expected, str(index))
             )
             limits = allowed(sample, expected.dtype, sample.slack[0])
             if np.iscomplexobj(wanted):
                 # torch multiplies zeros and infinities
                 got = np.where(np.isnan(wanted) & ~nan_given(sample, wanted), wanted, got)
-            close(got, wanted, limits, where, others)
+            close(got, wanted, limits, where, others, is_sum(sample, expected.dtype))
     if sample.gradients:
         try:
             compare_gradients(sample, function, args, kwargs)
@@ -145,6 +156,7 @@ def compare_gradients(
         return
     names = sample.names
     used = [i for i, c in enumerate(sample.cotangents) if c is not None]
+    places = order(sample, listed(function(*args, **kwargs)))
 
     def of(*arrays: mx.array) -> list[mx.array]:
         new_args = [list(a) if isinstance(a, list) else a for a in args]
@@ -157,7 +169,7 @@ def compare_gradients(
                 where[place][int(index)] = array
             else:
                 where[place] = array
-        outputs = listed(function(*new_args, **new_kwargs))
+        outputs = ordered(sample, listed(function(*new_args, **new_kwargs)), places)
         rank = ranks(sample)
         return [gauged(outputs[i], sample.gauge[i] if sample.gauge else None, rank) for i in used]
 
@@ -181,8 +193,9 @@ def compare_gradients(
         got, wanted, *others = found
         limits = allowed(sample, expected.dtype, GRADIENT * sample.slack[1])
         # what torch cannot say is free
-        got = np.where(np.isnan(wanted), wanted, got) if got.shape == wanted.shape else got
-        close(got, wanted, limits, where, others)
+        free = np.isnan(wanted) | free_vectors(sample) | dependent(sample)
+        got = np.where(free, wanted, got) if got.shape == wanted.shape else got
+        close(got, wanted, limits, where, others, is_sum(sample, expected.dtype))
 
 
 def size_of(array: Array) -> int:
@@ -292,11 +305,117 @@ def gauged(array: mx.array, gauge: str | None, rank: int) -> mx.array:
     return mx.abs(array[..., :rank] if gauge == "columns" else array[..., :rank, :])
 
 
-def gauged_numpy(array: np.ndarray[Any, Any], gauge: str | None, rank: int) -> Any:
-    """Return the same of a NumPy array."""
-    if gauge is None or array is None or array.size == 0:
+def order(sample: Sample, result: list[mx.array]) -> np.ndarray[Any, Any] | None:
+    """Return the places of torch's eigenvalues among the result's, where their order is free."""
+    expected = sample.out[0] if sample.out else None
+    if sample.overload not in UNORDERED or not expected or not size_of(expected):
+        return None
+    if tuple(result[0].shape) != expected.shape:
+        return None
+    found, wanted = to_numpy(result[0]), to_numpy(to_mlx(expected))
+    gaps = np.abs(wanted[..., :, None] - found[..., None, :])
+    places = np.zeros(wanted.shape, np.int32)
+    for row in range(wanted.shape[-1]):
+        place = np.argmin(np.nan_to_num(gaps[..., row, :], nan=0), axis=-1)[..., None]
+        places[..., row] = place[..., 0]
+        np.put_along_axis(gaps, place[..., None, :], np.inf, axis=-1)
+    return places
+
+
+def ordered(
+    sample: Sample, result: list[mx.array], places: np.ndarray[Any, Any] | None
+) -> list[mx.array]:
+    """Return the results with eigenvalues, and their vectors, in an order."""
+    if places is None:
+        return result
+    index = mx.array(places)
+    values = mx.take_along_axis(result[0], index, axis=-1)
+    vectors = [mx.take_along_axis(x, index[..., None, :], axis=-1) for x in result[1:]]
+    return [values, *vectors]
+
+
+def equal_values(sample: Sample) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return which values of a factorization are equal, in pairs, and which ones are 0."""
+    values = to_numpy(to_mlx(sample.out[sample.gauge.index(None)]))
+    limit = NEAR * np.abs(values).max(axis=-1, keepdims=True, initial=0)
+    gaps = np.abs(values[..., :, None] - values[..., None, :])
+    return (gaps <= limit[..., None]) | np.eye(values.shape[-1], dtype=bool), values <= limit
+
+
+def spaces(sample: Sample, index: int, array: np.ndarray[Any, Any]) -> Any:
+    """Return what does not depend on phases, nor on a basis for equal values.
+
+    This is, for each vector, the projection onto the space of its value, times its length. The
+    space of the value 0 is free where there are further vectors.
+    """
+    if not sample.gauge or sample.gauge[index] is None or array is None or array.size == 0:
         return array
-    return np.abs(array[..., :rank] if gauge == "columns" else array[..., :rank, :])
+    columns = array if sample.gauge[index] == "columns" else np.swapaxes(array.conj(), -1, -2)
+    equal, zero = equal_values(sample)
+    count = equal.shape[-1]
+    found = np.zeros((*equal.shape[:-1], columns.shape[-2], columns.shape[-2]), columns.dtype)
+    for place in np.ndindex(equal.shape[:-1]):
+        *batch, j = place
+        if columns.shape[-2] > count and zero[place]:
+            continue
+        vectors = columns[(*batch, slice(None), slice(count))][:, equal[place]]
+        basis = np.linalg.qr(vectors)[0]
+        found[place] = basis @ basis.conj().T * np.linalg.norm(columns[(*batch, slice(None), j)])
+    return found
+
+
+def free_vectors(sample: Sample) -> Any:
+    """Return the matrices in which vectors are free, so that gradients through them are too."""
+    if not any(g and c for g, c in zip(sample.gauge, sample.cotangents, strict=False)):
+        return False
+    equal, zero = equal_values(sample)
+    others = any(
+        array.shape[-1 if gauge == "rows" else -2] > equal.shape[-1]
+        for array, gauge in zip(sample.out, sample.gauge, strict=True)
+        if gauge and size_of(array)
+    )
+    free = equal.sum(axis=(-2, -1)) > equal.shape[-1]
+    return (free | (zero.any(axis=-1) & others))[..., None, None]
+
+
+def independent(sample: Sample) -> Any:
+    """Return how many first columns are independent, where a decomposition is unique for these."""
+    index = TRIANGLES.get(sample.overload)
+    if index is None or not size_of(sample.out[index]):
+        return None
+    r = np.abs(to_numpy(to_mlx(sample.out[index])))
+    pivots = np.diagonal(r, axis1=-2, axis2=-1)
+    small = pivots <= NEAR * np.triu(r).max(axis=(-2, -1))[..., None]
+    return np.where(small.any(axis=-1), small.argmax(axis=-1), small.shape[-1])
+
+
+def dependent(sample: Sample) -> Any:
+    """Return the matrices whose decomposition is not unique, and has no gradient."""
+    count = independent(sample)
+    if count is None:
+        return False
+    shape = sample.out[TRIANGLES[sample.overload]].shape
+    return (count < min(shape[-2:]))[..., None, None]
+
+
+def unique(sample: Sample, index: int, array: np.ndarray[Any, Any]) -> Any:
+    """Return the vectors of a decomposition of independent columns, and zeros for the others."""
+    count = independent(sample)
+    if count is None or array is None or array.size == 0 or not dependent(sample).any():
+        return array
+    vector = array.ndim == count.ndim + 1
+    columns = np.arange(array.shape[-1])
+    rows = columns if vector else np.arange(array.shape[-2])[:, None]
+    triangle = index == TRIANGLES[sample.overload]
+    # geqrf has vectors in columns below the diagonal
+    place = np.minimum(rows, columns) if index == 0 and triangle else rows if triangle else columns
+    return np.where(place < (count[..., None] if vector else count[..., None, None]), array, 0)
+
+
+def is_sum(sample: Sample, dtype: str) -> bool:
+    """Return whether an element's error is relative to the largest element of its matrix."""
+    name = sample.overload.partition(".")[0]
+    return dtype in ("float32", "complex64") and SUMS.match(name) is not None
 
 
 def allowed(sample: Sample, dtype: str, slack: float) -> tuple[float, float]:
@@ -308,11 +427,17 @@ def allowed(sample: Sample, dtype: str, slack: float) -> tuple[float, float]:
 
 
 def close(
-    actual: Any, expected: Any, limits: tuple[float, float], where: str, others: Sequence[Any] = ()
+    actual: Any,
+    expected: Any,
+    limits: tuple[float, float],
+    where: str,
+    others: Sequence[Any] = (),
+    of_sums: bool = False,
 ) -> None:
     """Raise Mismatch with the first place where two arrays differ by more than allowed.
 
-    ``others`` are further results of torch for the same arguments: each of them is right.
+    ``others`` are further results of torch for the same arguments: each of them is right. Elements
+    ``of_sums`` have errors relative to the largest element of their matrix.
     """
     if actual.shape != expected.shape:
         raise Mismatch(f"{where}: shape {actual.shape} instead of {expected.shape}")
@@ -320,6 +445,9 @@ def close(
         good = np.isclose(actual, expected, rtol=limits[0], atol=limits[1], equal_nan=True)
         for other in others:
             good |= np.isclose(actual, other, rtol=limits[0], atol=limits[1], equal_nan=True)
+        if of_sums and expected.ndim > 1 and expected.size:
+            largest = np.abs(np.where(np.isfinite(expected), expected, 0)).max((-2, -1))
+            good |= np.abs(actual - expected) <= limits[0] * largest[..., None, None]
     if np.iscomplexobj(expected):
         # an infinite complex number has many forms, which depend on the order of the operations
         good |= ~np.isfinite(actual) & ~np.isfinite(expected)

@@ -5,6 +5,7 @@ Half precision is compared with double precision, and gradients of complex numbe
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -422,6 +423,48 @@ def test_memory_of_searches() -> None:
     assert values.item() == counts.argmax()
     assert place.item() == np.flatnonzero(x % 1000 == values.item())[-1]
     assert mx.get_peak_memory() - before < 50e6
+
+
+SINGULAR = {
+    "linalg_inv": lambda a: aten.linalg_inv(a),
+    "linalg_inv_ex": lambda a: aten.linalg_inv_ex(a)[0],
+    "linalg_solve": lambda a: aten.linalg_solve(a, mx.ones((4, 2), a.dtype)),
+    "linalg_solve_triangular": lambda a: aten.linalg_solve_triangular(a, a, upper=True),
+    "lu_solve": lambda a: aten.linalg_lu_solve(*aten.linalg_lu_factor(a), a),
+    "cholesky_solve": lambda a: aten.cholesky_solve(a, a),
+    "cholesky_inverse": lambda a: aten.cholesky_inverse(a),
+    "slogdet": lambda a: mx.grad(lambda x: mx.real(aten.slogdet(x)[1]).sum())(a),
+    "qr": lambda a: mx.grad(lambda x: mx.real(aten.linalg_qr(x)[1]).sum())(a),
+}
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.complex64])
+@pytest.mark.parametrize("name", SINGULAR)
+def test_singular_matrices(name: str, dtype: mx.Dtype) -> None:
+    """No function of MLX is called that raises an error while it evaluates."""
+    matrices = mx.stack([mx.zeros((4, 4)), mx.arange(16).reshape(4, 4), mx.eye(4)]).astype(dtype)
+    results = [SINGULAR[name](matrices) for _ in range(3)]
+    graph = io.StringIO()
+    mx.export_to_dot(graph, results[0])
+    assert "Inverse" not in graph.getvalue()
+    assert not mx.isfinite(results[0][0]).all()
+    for result in results:
+        assert mx.array_equal(result.view(mx.int32), results[0].view(mx.int32))
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_large_triangles(upper: bool) -> None:
+    """Matrices of more than 128 rows are solved in blocks, and others with LU factors."""
+    a = np.array(random(300, 300, seed=1)) / 20 + 4 * np.eye(300, dtype=np.float32)
+    b = np.array(random(300, 5, seed=2))
+    triangle = np.triu(a) if upper else np.tril(a)
+    found = aten.linalg_solve_triangular(mx.array(a), mx.array(b), upper=upper)
+    np.testing.assert_allclose(np.array(found), np.linalg.solve(triangle, b), rtol=1e-4, atol=1e-5)
+    for left in (True, False):
+        c = b if left else b.T
+        found = aten.linalg_solve(mx.array(a), mx.array(c), left=left)
+        wanted = np.linalg.solve(a, c) if left else np.linalg.solve(a.T, c.T).T
+        np.testing.assert_allclose(np.array(found), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_sets_and_searches_at_the_edges() -> None:

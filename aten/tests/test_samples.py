@@ -30,11 +30,9 @@ NO_VMAP = {
     "_convert_indices_from_coo_to_csr": "Cannot vmap over the sorted sequence",
     "_convert_indices_from_csr_to_coo": "Cannot vmap over the sorted sequence",
     **dict.fromkeys(["linalg_qr", "qr"], "Not implemented for QRF"),
-    "linalg_lstsq": "Not implemented for (QRF|LUF)",
-    **dict.fromkeys(["_linalg_solve_ex", "linalg_lu", "linalg_lu_factor"], "for LUF"),
-    **dict.fromkeys(["linalg_lu_factor_ex", "linalg_solve", "linalg_solve_ex"], "for LUF"),
-    **dict.fromkeys(["linalg_tensorsolve", "linalg_lu_solve", "lu_solve"], "for LUF"),
-    **dict.fromkeys(["linalg_solve_triangular", "triangular_solve"], "for LUF"),
+    "linalg_lstsq": "Not implemented for QRF",
+    **dict.fromkeys(["_linalg_solve_ex", "linalg_inv_ex", "linalg_lu"], "for LUF"),
+    **dict.fromkeys(["linalg_lu_factor", "linalg_lu_factor_ex", "linalg_solve_ex"], "for LUF"),
     **dict.fromkeys(["slow_conv3d", "slow_conv3d_forward", "slow_conv_transpose3d"], "groups != 1"),
 }
 
