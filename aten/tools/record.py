@@ -980,8 +980,6 @@ def main() -> None:
         parser.error(f"no list or not this torch has {', '.join(unknown)}")
     limits = replace(WIDE if options.wide else KEPT, seed=options.seed)
     warnings.filterwarnings("ignore")
-    # torch says that such a call will be an error; its results are parts of other ones
-    warnings.filterwarnings("error", message="An output with one or more elements was resized")
     torch.set_num_threads(1)
     # without a GPU, it would only keep the place of each of many calls: half of the time
     torch.cuda.manual_seed_all = lambda number: None
