@@ -69,10 +69,11 @@ float32, float16, bfloat16, complex64 and integers, and variants of these: NaN, 
 ones, ties, identity matrices, large and tiny numbers, empty arrays, arrays without axes, axes of
 size 1, negative axes, and 100,000 elements in 16 bit. Where PyTorch's result in float64 is not that
 in the samples' dtype, both are right, as are both where PyTorch's code for vectors and for single
-elements differ. Where its gradient is NaN, any number is right. Complex numbers that are not finite
-are all equal, and any number is right where PyTorch has NaN for arguments without one. Equal
-elements that are sorted or selected may exchange their gradients. Calls that convert integers above
-2^24 to float64 are not compared: MLX has float32. The column
+elements differ. Where its gradient is NaN, or an element and its result are, any gradient is right.
+Complex numbers that are not finite are all equal, and any number is right where PyTorch has NaN for
+arguments without one. Equal elements that are sorted or selected may exchange their gradients.
+Calls that convert integers above 2^24 to float64 are not compared: MLX has float32. Elements of
+matrix products, inverses and solutions have errors relative to the largest one. The column
 *NaN* counts the samples for which a result is NaN and PyTorch's is finite.
 
 """

@@ -125,9 +125,46 @@ def rounded(operator: Any) -> Callable[..., Any]:
     return lambda x: operator(x if x.is_floating_point() else x.float().double())
 
 
-def known_at_nan(operator: Any) -> Callable[..., Any]:
-    """Return a polynomial that is NaN at NaN: torch's is a variable without a value."""
-    return lambda x, n: operator(x, n) + torch.where(torch.as_tensor(n) >= 2, 0 * x, 0)
+def chebyshev(kind: str, shifted: bool) -> Callable[..., Any]:
+    """Return Chebyshev's polynomials of a kind by their trigonometric definitions (DLMF 18.5.1)."""
+
+    def polynomial(x: Any, n: Any) -> torch.Tensor:
+        given = np.asarray(x, np.float64)
+        degree = np.trunc(np.asarray(n, np.float64))
+        y, size = (2 * given - 1 if shifted else given), np.abs(2 * given - 1 if shifted else given)
+        odd = np.where(degree % 2 == 1, -1.0, 1.0)
+        # U_n(-x) = (-1)^n U_n(x), V_n(-x) = (-1)^n W_n(x)
+        other = {"t": "t", "u": "u", "v": "w", "w": "v"}[kind]
+        with np.errstate(all="ignore"):
+            inner, outer = np.arccos(np.minimum(size, 1)), np.arccosh(np.maximum(size, 1))
+            found = [
+                np.where(
+                    size == 1,
+                    {"t": 1.0, "u": degree + 1, "v": 1.0, "w": 2 * degree + 1}[part],
+                    np.where(
+                        size < 1,
+                        quotient(part, degree, inner, np.cos, np.sin),
+                        quotient(part, degree, outer, np.cosh, np.sinh),
+                    ),
+                )
+                for part in (kind, other)
+            ]
+        value = np.where(y < 0, odd * found[1], found[0])
+        value = np.where(np.isnan(y), y, value)
+        # a degree below 0 is none, and torch's are integers of 64 bits
+        return torch.as_tensor(np.where((degree >= 0) & (degree < 2.0**63), value, 0))
+
+    return polynomial
+
+
+def quotient(kind: str, n: Any, angle: Any, cosine: Any, sine: Any) -> Any:
+    """Return a polynomial as a function of the angle, which is not 0."""
+    return {
+        "t": lambda: cosine(n * angle),
+        "u": lambda: sine((n + 1) * angle) / sine(angle),
+        "v": lambda: cosine((n + 0.5) * angle) / cosine(0.5 * angle),
+        "w": lambda: sine((n + 0.5) * angle) / sine(0.5 * angle),
+    }[kind]()
 
 
 def soft_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
@@ -156,15 +193,10 @@ EXACT: dict[str, Callable[..., Any]] = {
         for name in ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "airy_ai")
     },
     **{
-        f"special_{name}{overload}": known_at_nan(getattr(torch.special, name))
-        for name in (
-            "chebyshev_polynomial_u",
-            "chebyshev_polynomial_w",
-            "shifted_chebyshev_polynomial_t",
-            "shifted_chebyshev_polynomial_u",
-            "shifted_chebyshev_polynomial_w",
-        )
-        for overload in ("", ".n_scalar")
+        f"special_{shifted}chebyshev_polynomial_{kind}{overload}": chebyshev(kind, bool(shifted))
+        for shifted in ("", "shifted_")
+        for kind in "tuvw"
+        for overload in ("", ".n_scalar", ".x_scalar")
     },
 }
 
