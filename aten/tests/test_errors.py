@@ -49,8 +49,6 @@ NONE = mx.zeros((3, 2, 0, 2))
         ("chain_matmul", ([X[None], X],), {}, "must be matrices"),
         ("div", (X, X), {"rounding_mode": "up"},
          "rounding_mode must be None, trunc or floor. Got rounding_mode: 'up'"),
-        ("embedding", (X, mx.array([0, 1])), {"scale_grad_by_freq": True},
-         "scale_grad_by_freq must be False"),
         ("fft_hfft", (X,), {"norm": "best"}, "norm must be backward, ortho or forward"),
         ("gelu", (X,), {"approximate": "erf"}, "approximate must be none or tanh"),
         ("col2im", (mx.ones((1, 4, 9)), [4, 4], [2, 0], [1, 1], [0, 0], [1, 1]), {},
