@@ -1,4 +1,4 @@
-"""What the comparison with torch's samples accepts, and what it does not."""
+"""Tests of the comparison with samples of torch: accepted results, and rejected ones."""
 
 from __future__ import annotations
 

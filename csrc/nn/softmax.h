@@ -82,7 +82,9 @@ template <typename A>
 MLXGEN_MULTIVERSION A
 shifted_dot_here(const A* z, const A* weight, int64_t n, A shift) {
   return sum_over<A>(n, [=](int64_t i) {
-    return weight[i] != 0 ? (z[i] - shift) * weight[i] : A(0);
+    // g++ 12 with AVX2 compiles `weight[i] != 0 ? ... : 0` to wrong numbers.
+    A term = (z[i] - shift) * weight[i];
+    return weight[i] == 0 ? A(0) : term;
   });
 }
 

@@ -97,7 +97,6 @@ NONLINEAR = """
     put_along_axis(x, argmax(grad, -1, True), x, -1)
     zeros_like(x).at[argmax(grad, -1)].add(x)
     x.at[0].multiply(grad)
-    x[grad > 0]
     take(x, argmax(grad))
     split(concatenate([grad, x]), 2)[0]
     broadcast_arrays(grad, x)[1] * x
