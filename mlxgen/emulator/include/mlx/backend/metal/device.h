@@ -61,7 +61,7 @@ struct ComputePipelineState {
   int entry = 0;
   std::map<int, std::string> constants; // bytes of function constants by index
   bool raises = false; // errors also where the outputs are evaluated
-  bool whole = true; // elements that no thread writes are an error
+  bool whole = false; // elements that no thread writes are an error
 };
 
 } // namespace MTL
