@@ -14,6 +14,8 @@ namespace MTL {
 
 enum DataType {
   DataTypeFloat,
+  DataTypeHalf,
+  DataTypeBFloat,
   DataTypeInt,
   DataTypeUInt,
   DataTypeBool,
