@@ -81,10 +81,10 @@ def generate(
         public = {p.name: p for p in made if p.public}
         for of in settings.languages:
             given = [p.languages[of] for p in public.values()]
-            for name, message in language(of).renderer.clashes(given):
-                at = public[name]
+            for clash in language(of).renderer.clashes(given):
+                at = public[clash.second]
                 where = Span(at.file, at.line, 1, at.line, 2)
-                diags.error(MESSAGES("clash", message=message), where)
+                diags.error(MESSAGES("clash", **vars(clash)), where)
         if not diags.ok:
             return None
         after.entries = memory.dump(memo)

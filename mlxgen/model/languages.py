@@ -50,6 +50,16 @@ class Package(Protocol):
         """The languages other than Python and C++ that can call its operators."""
 
 
+@dataclass(frozen=True)
+class Clash:
+    """A name that two operators would define in a language."""
+
+    first: str
+    second: str  # the operator that comes later
+    kind: str  # such as "Rust type"
+    name: str
+
+
 class Renderer(Protocol):
     """The functions of a module that renders a language; operators are public ones."""
 
@@ -64,8 +74,8 @@ class Renderer(Protocol):
             package: The package.
         """
 
-    def clashes(self, pieces: Sequence[Any]) -> Iterable[tuple[str, str]]:
-        """Yield the names of operators that cannot be next to an earlier one, and messages."""
+    def clashes(self, pieces: Sequence[Any]) -> Iterable[Clash]:
+        """Yield the names that two operators would define."""
 
     def code(self, op: Op, package: Package) -> str:
         """Return the code of an operator, for ``mlxgen show``."""

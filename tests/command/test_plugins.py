@@ -61,7 +61,7 @@ def test_broken_plugin(tmp_path: Path) -> None:
 
 LANGUAGE = """
 import json
-from mlxgen.model.languages import Language
+from mlxgen.model.languages import Clash, Language
 ZIG = Language("mlxgen_zig", requires=("c",))
 MISSING = Language("mlxgen_zig.missing")
 NEEDY = Language("mlxgen_zig", requires=("lost",))
@@ -70,7 +70,8 @@ def piece(op, package):
 def files(pieces, package):
     return {f"python/zig/{package.name}.zig": "".join(text for _, text in pieces)}
 def clashes(pieces):
-    return [(name, f"Zig has '{name}' already") for name, _ in pieces if name == "taken"]
+    first = pieces[0][0]
+    return [Clash(first, name, "Zig function", "f") for name, _ in pieces if name == "taken"]
 def code(op, package):
     return f"// {package.namespace}::{op.name}, version 1\\n"
 """
@@ -128,7 +129,10 @@ def test_language_rejects_an_operator(languages: Path) -> None:
     found = run(
         languages, languages, "generate", "my_ops.yaml", "-o", "out", "--language", "zig"
     ).stderr
-    assert "my_ops.yaml:3:1: error[MG602]: Zig has 'taken' already" in found
+    assert (
+        "my_ops.yaml:3:1: error[MG602]: 'twice' and 'taken' would both define the Zig function 'f'"
+        in found
+    )
     assert not (languages / "out" / "python").exists()
 
 

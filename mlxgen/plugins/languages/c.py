@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from ...model.cpp import CppType
 from ...model.dtypes import CPP_TYPES
 from ...model.kinds import KINDS, Kind
-from ...model.languages import Package
+from ...model.languages import Clash, Package
 from ...model.op import Op
 from ...model.signature import INT64_MIN, Default, Type
 from ...render.cpp import FILTERS, View, cpp_string
@@ -338,6 +338,6 @@ def files(pieces: Sequence[Any], package: Package) -> dict[str, str]:
     return found
 
 
-def clashes(pieces: Sequence[Any]) -> Iterable[tuple[str, str]]:
-    """Yield nothing: a function has the operator's C++ name, which is unique."""
+def clashes(pieces: Sequence[Any]) -> Iterable[Clash]:
+    """Return nothing: a function has the operator's C++ name, which is unique."""
     return ()

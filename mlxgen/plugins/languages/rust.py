@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ...model.dtypes import ACCUMULATOR
 from ...model.kinds import Kind
-from ...model.languages import Package
+from ...model.languages import Clash, Package
 from ...model.op import Op, camel
 from ...model.signature import Type, parted
 from ...render.cpp import wrapped
@@ -687,14 +687,14 @@ def code(op: Op, package: Package) -> str:
     return _text(RustFunction(c_function(op, package), package.name), package) + "\n"
 
 
-def clashes(pieces: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Yield operators with a type that an earlier one of the module also defines."""
+def clashes(pieces: Sequence[Any]) -> Iterator[Clash]:
+    """Yield the types that two operators of a module would define."""
     owners: dict[tuple[str, ...], str] = {}
     for p in (Piece(*of) for of in pieces):
         for name in p.types:
             first = owners.setdefault((*p.modules, name), p.name)
             if first != p.name:
-                yield p.name, f"'{first}' and '{p.name}' would both define the Rust type '{name}'"
+                yield Clash(first, p.name, "Rust type", name)
 
 
 def files(pieces: Sequence[Any], package: Package) -> dict[str, str]:
