@@ -64,9 +64,10 @@ test: .venv/.ready ## Run the tests in minutes (PYTEST_ARGS="-k name": only some
 	  status=1; $(BIN)/mlxgen test --metal $(METAL_OPS) || status=1; echo '$(LEFT_OUT)';) exit $$status
 
 # The tests of mlx_aten have processes of their own: after tests of mlxops and of emulated kernels, an
-# evaluation of MLX has waited forever once.
-test-all: ## Run all tests: those of `make test`, the extended ones, all Metal kernels, all of mlx_aten
-	@$(MAKE) --no-print-directory test PYTEST_ARGS=; status=$$?; $(MAKE) --no-print-directory .venv/.aten && \
+# evaluation of MLX has waited forever once. All of mlx_aten is built first: `make test` then needs no build of
+# some of its operators.
+test-all: .venv/.aten ## Run all tests: those of `make test`, the extended ones, all Metal kernels, all of mlx_aten
+	@$(MAKE) --no-print-directory test PYTEST_ARGS=; status=$$?; \
 	  $(BIN)/python -m pytest -m extended tests $(PARALLEL) || status=1; \
 	  $(BIN)/python -m pytest -m extended aten/tests $(PARALLEL) || status=1; \
 	  $(MAKE) --no-print-directory metal || status=1; exit $$status

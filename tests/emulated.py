@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -71,6 +72,8 @@ def built(file: Path, patch: pytest.MonkeyPatch, names: Collection[str]) -> Modu
     patch.setenv("MLXGEN_METAL_EMULATION", "1")
     patch.setenv("MLXGEN_METAL_LIBRARY", str(next(package.glob("_ext.*so"))))
     patch.setattr(plugin, "_loaded", [])
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{package.name}.")]:
+        del sys.modules[name]  # of an earlier build of the same name
     return imported(package.name, package)
 
 
