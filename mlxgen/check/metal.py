@@ -223,7 +223,9 @@ def launch(item: Dispatch, path: FilePath, file: Unit, function: Function) -> Ke
     others = {f.name for f in file.functions if f.is_kernel}
     if taken := next((name for name in kernel.variants if name in others), None):
         item.mismatched(expected, mismatch("kernel_taken", function.span, taken=taken))
-    return kernel._replace(bindings=tuple(bindings), zero=tuple(zero)) if context.ok else None
+    scratch = tuple(name for name in context.output_names if name in context.raw.unused)
+    kernel = kernel._replace(bindings=tuple(bindings), zero=tuple(zero), scratch=scratch)
+    return kernel if context.ok else None
 
 
 def _types(item: Dispatch, function: Function) -> dict[str, str]:

@@ -287,12 +287,17 @@ void CommandEncoder::set_input_array(
   cpu::get_command_encoder(stream_).set_input_array(a);
 }
 
-void CommandEncoder::set_output_array(array& a, int index, int64_t offset) {
+void CommandEncoder::set_output_array(
+    array& a,
+    int index,
+    int64_t offset,
+    bool whole) {
   auto& argument = bind(index);
   argument = argument_of(a, offset);
   argument.output = 1;
   std::lock_guard<std::mutex> lock(record().mutex);
   argument.fill = record().filled.erase(a.data<char>()) == 0;
+  argument.whole = argument.fill && whole;
   cpu::get_command_encoder(stream_).set_output_array(a);
 }
 
@@ -346,10 +351,9 @@ void CommandEncoder::dispatch(
   }
   auto launch = state_->launch;
   launch.entry = state_->kernel->entry;
-  // `mlxgen test --metal` sets it. Outputs of a package's kernels can be memory
-  // for intermediate results.
-  static bool every = std::getenv("MLXGEN_METAL_WHOLE") != nullptr;
-  launch.whole = every || state_->kernel->whole;
+  for (auto& argument : launch.arguments) {
+    argument.whole = argument.whole && state_->kernel->whole;
+  }
   launch.by_threadgroups = by_threadgroups;
   uint64_t sizes[] = {grid.width, grid.height, grid.depth};
   uint64_t groups[] = {group.width, group.height, group.depth};

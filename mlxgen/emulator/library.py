@@ -228,7 +228,7 @@ class _Argument(ctypes.Structure):
         ("data", ctypes.c_void_p),
         ("start", ctypes.c_void_p),
         ("size", ctypes.c_uint64),
-        *[(name, ctypes.c_int32) for name in ("bound", "bytes", "output", "code", "fill")],
+        *[(name, ctypes.c_int32) for name in ("bound", "bytes", "output", "code", "fill", "whole")],
         ("offset", ctypes.c_uint64),
     ]
 
@@ -243,7 +243,6 @@ class _Launch(ctypes.Structure):
         ("shared_sizes", ctypes.c_uint64 * MAX_BUFFERS),
         ("schedule", ctypes.c_int32),
         ("align_start", ctypes.c_int32),
-        ("whole", ctypes.c_int32),
         ("seed", ctypes.c_uint64),
         ("seconds", ctypes.c_double),
     ]
@@ -359,7 +358,6 @@ class Library:
         launch.seed = seed
         launch.align_start = align_start
         launch.seconds = seconds
-        launch.whole = fill
         for index, size in (threadgroup_memory or {}).items():
             launch.shared_sizes[index] = size
         keep: list[Any] = []
@@ -381,7 +379,7 @@ class Library:
             slot.data = slot.start = array.ctypes.data
             slot.size = array.nbytes
             slot.output = i in outputs
-            slot.fill = fill and i in outputs
+            slot.fill = slot.whole = fill and i in outputs
         self._launch(launch)
 
     def _launch(self, launch: _Launch) -> None:

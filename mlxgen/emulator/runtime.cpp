@@ -148,6 +148,7 @@ struct Region {
   size_t phase; // the copy's address modulo 16, as on a GPU
   bool output;
   bool fill;
+  bool whole;
   size_t item; // the size of an element, 1 if unknown
   races::Watched* watched;
   std::string name;
@@ -748,7 +749,7 @@ void check_slack() {
 /** Report elements of outputs that no thread has written. */
 void check_written() {
   for (const auto& region : regions) {
-    if (!region.output || !region.fill) {
+    if (!region.whole) {
       continue;
     }
     size_t missing = 0;
@@ -965,6 +966,7 @@ bool open_regions(const Launch& launch, void** pointers) {
           std::max(last->start + last->size, a.start + a.size) - last->start;
       last->output = last->output || a.output;
       last->fill = last->fill && a.fill;
+      last->whole = last->whole && a.whole;
       last->item = std::min(last->item, size_of(a.code));
       last->name += " and " + named(i);
     } else {
@@ -974,6 +976,7 @@ bool open_regions(const Launch& launch, void** pointers) {
       region.phase = a.offset % 16;
       region.output = a.output != 0;
       region.fill = a.fill != 0;
+      region.whole = a.whole != 0;
       region.item = size_of(a.code);
       region.name = named(i);
       regions.push_back(region);
@@ -1375,7 +1378,7 @@ int mlxgen_metal_launch(
   if (error.empty()) {
     check_slack();
   }
-  if (error.empty() && launch->whole) {
+  if (error.empty()) {
     check_written();
   }
   close_regions(error.empty());

@@ -387,6 +387,7 @@ class Kernel(NamedTuple):
     grid: tuple[Rule, ...] = ()
     threadgroup: tuple[Rule, ...] = ()
     zero: tuple[int, ...] = ()
+    scratch: tuple[str, ...] = ()  # outputs that are only memory for the kernel
     templates: tuple[Template, ...] = ()
 
     @property

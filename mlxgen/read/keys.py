@@ -163,7 +163,7 @@ class OpEntry(Model):
         "Conversion of integer inputs if no kernel supports integers."
     )
     checks: list[Check] = key("Conditions that raise an error if they are false.", [])
-    unused: dict[str, Text] = key("Reasons for unused arguments and cotangents.", {})
+    unused: dict[str, Text] = key("Reasons for unused arguments, cotangents and outputs.", {})
     doc: str | None = key("Docstring: a line, an empty line, details.")
     args: dict[str, str] = key("One line of documentation per argument.", {})
     returns: str | dict[str, str] | None = key("Documentation of the outputs.")

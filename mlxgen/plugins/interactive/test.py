@@ -244,7 +244,6 @@ class _Run:
         if self.metal:
             library = next(package.glob("_ext.*so"))
             environment |= {"MLXGEN_METAL_EMULATION": "1", "MLXGEN_METAL_LIBRARY": str(library)}
-            environment["MLXGEN_METAL_WHOLE"] = "1"
             environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         line = [sys.executable, "-c", _RUN, json.dumps([sys.path, given])]
         with subprocess.Popen(

@@ -1,6 +1,7 @@
 """Warns of unused arguments and cotangents, which were probably forgotten.
 
-The key `unused` lists exceptions with reasons, such as ``{alpha: torch's signature has it}``.
+The key `unused` lists exceptions with reasons, such as ``{alpha: torch's signature has it}``. An
+output in it is memory for intermediate results of kernels, and its cotangent needs no reason.
 """
 
 from __future__ import annotations
@@ -17,17 +18,21 @@ from . import MESSAGES
 def check_unused(context: Context, op: Op) -> None:
     """Warn of arguments and cotangents that formulas should use but do not."""
     cotangents = [f"grad_{name}" for name in context.output_names if not op.single]
+    has_memory = op.forward.kernels and not (op.single or op.elementwise)
+    memory = context.output_names if has_memory else ()
     reasons = context.raw.unused
-    names = [*(p.name for p in op.arguments.params), *cotangents]
+    names = [*(p.name for p in op.arguments.params), *memory, *cotangents]
     wrong = [name for name in reasons if name not in names]
     for name in wrong:
         about = {"name": name, "guess": did_you_mean(name, names), "known": ", ".join(names)}
         path = ("unused", name)
         context.error("unknown_in_unused", path, "some", table=MESSAGES, key=True, **about)
     unused = dict.fromkeys(_arguments(op), "composite")
-    unused |= {cotangents[i]: "grad" for i in _cotangents(op)}
+    outputs = context.output_names
+    unused |= {cotangents[i]: "grad" for i in _cotangents(op) if outputs[i] not in reasons}
+    excused = {*memory, *unused, *_left_out(op)}
     for name in reasons:
-        if name in names and name not in unused and name not in _left_out(op):
+        if name in names and name not in excused:
             path = ("unused", name)
             context.warning("unused_is_used", path, table=MESSAGES, key=True, name=name)
     for name, key in unused.items() if not wrong else ():  # else one is misspelled

@@ -10,7 +10,7 @@
 
 namespace mlxgen_metal {
 
-constexpr uint32_t abi_version = 3;
+constexpr uint32_t abi_version = 4;
 constexpr int max_buffers = 31;
 constexpr uint32_t simdgroup_size = 32;
 constexpr uint32_t max_threads = 1024; // of a threadgroup
@@ -84,6 +84,7 @@ struct Argument {
   int32_t output; // 1: may be written to
   int32_t code;
   int32_t fill; // 1: filled with NaN before the launch
+  int32_t whole; // 1: elements that no thread writes are an error
   uint64_t offset; // of `start` in its allocation, which Metal aligns
 };
 
@@ -103,7 +104,6 @@ struct Launch {
   uint64_t shared_sizes[max_buffers];
   int32_t schedule;
   int32_t align_start; // put the guard page before buffers, not after them
-  int32_t whole; // elements of outputs that no thread writes are an error
   uint64_t seed;
   double seconds; // time limit; 0: $MLXGEN_METAL_TIMEOUT, or 60
 };

@@ -83,6 +83,15 @@ inline void set_optional(
   encoder.set_input_array(a ? *a : other, index);
 }
 
+/** Bind an output that is memory for intermediate results of the kernel. */
+inline void set_scratch(CommandEncoder& encoder, array& out, int index) {
+#ifdef MLXGEN_EMULATE_METAL
+  encoder.set_output_array(out, index, 0, false); // not an error if unwritten
+#else
+  encoder.set_output_array(out, index);
+#endif
+}
+
 /**
  * Allocate the outputs of a kernel that is not elementwise, except those with
  * initial values. Return false if all are empty, so that nothing must be

@@ -61,7 +61,7 @@ struct ComputePipelineState {
   int entry = 0;
   std::map<int, std::string> constants; // bytes of function constants by index
   bool raises = false; // errors also where the outputs are evaluated
-  bool whole = false; // elements that no thread writes are an error
+  bool whole = true; // elements that no thread writes are an error
 };
 
 } // namespace MTL
@@ -136,7 +136,9 @@ class CommandEncoder {
 
   void set_compute_pipeline_state(MTL::ComputePipelineState* kernel);
   void set_input_array(const array& a, int index, int64_t offset = 0);
-  void set_output_array(array& a, int index, int64_t offset = 0);
+  /** Bind an output; unless it is `whole`, it is memory for the kernel. */
+  void
+  set_output_array(array& a, int index, int64_t offset = 0, bool whole = true);
 
   template <typename Vector>
   void set_vector_bytes(const Vector& values, size_t count, int index) {
