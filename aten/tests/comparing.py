@@ -173,30 +173,38 @@ def compare_gradients(
         rank = ranks(sample)
         return [gauged(outputs[i], sample.gauge[i] if sample.gauge else None, rank) for i in used]
 
-    arrays = []
-    for key in keys:
-        name, _, index = key.partition(".")
-        value = kwargs[name] if name in kwargs else args[names.index(name)]
-        arrays.append(value[int(index)] if index else value)
+    arrays = [argument(sample, key, args, kwargs) for key in keys]
     cotangents = [to_mlx(sample.cotangents[i]) for i in used]
     _, grads = mx.vjp(of, arrays, cotangents)
     for key, array, grad in zip(keys, arrays, grads, strict=False):
-        expected, where = sample.gradients[key], f"gradient of {key}"
-        if expected is None:
-            close(to_numpy(grad), np.zeros(array.shape), (0, 0), where)
-            continue
-        if is_exchanged(sample) and expected.step > 1:
-            continue  # a part of the gradient
-        found = compared(sample, grad, expected, key)
-        if is_exchanged(sample):
-            found = [by_elements(sample, value) for value in found]
-        got, wanted, *others = found
-        limits = allowed(sample, expected.dtype, GRADIENT * sample.slack[1])
-        # what torch cannot say is free, and an element that makes its result NaN has no slope
-        free = np.isnan(wanted) | nan_to_nan(sample, array, wanted.shape)
-        free |= free_vectors(sample) | dependent(sample)
-        got = np.where(free, wanted, got) if got.shape == wanted.shape else got
-        close(got, wanted, limits, where, others, is_sum(sample, expected.dtype))
+        compare_gradient(sample, key, array, grad)
+
+
+def argument(sample: Sample, key: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Return the argument that a gradient is for."""
+    name, _, index = key.partition(".")
+    value = kwargs[name] if name in kwargs else args[sample.names.index(name)]
+    return value[int(index)] if index else value
+
+
+def compare_gradient(sample: Sample, key: str, array: mx.array, grad: mx.array) -> None:
+    """Raise Mismatch if the gradient of an array is not torch's."""
+    expected, where = sample.gradients[key], f"gradient of {key}"
+    if expected is None:
+        close(to_numpy(grad), np.zeros(array.shape), (0, 0), where)
+        return
+    if is_exchanged(sample) and expected.step > 1:
+        return  # a part of the gradient
+    found = compared(sample, grad, expected, key)
+    if is_exchanged(sample):
+        found = [by_elements(sample, value) for value in found]
+    got, wanted, *others = found
+    limits = allowed(sample, expected.dtype, GRADIENT * sample.slack[1])
+    # what torch cannot say is free, and an element that makes its result NaN has no slope
+    free = np.isnan(wanted) | nan_to_nan(sample, array, wanted.shape)
+    free |= free_vectors(sample) | dependent(sample)
+    got = np.where(free, wanted, got) if got.shape == wanted.shape else got
+    close(got, wanted, limits, where, others, is_sum(sample, expected.dtype))
 
 
 def nan_to_nan(sample: Sample, given: mx.array, shape: tuple[int, ...]) -> Any:

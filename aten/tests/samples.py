@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from typing import Any
 import numpy as np
 from generated import every, stored
 
-#: the recorded samples, or others: `make aten` records the same ones again
-SAMPLES = Path(os.environ.get("ATEN_SAMPLES") or Path(__file__).parent / "samples")
+SAMPLES = Path(__file__).parent / "samples"
 
 
 @dataclass(frozen=True)
@@ -97,14 +95,18 @@ def names() -> list[str]:
     return sorted(path.stem for path in SAMPLES.glob("*.npz"))
 
 
-def load(name: str) -> list[Sample]:
-    """Return the samples of a name, or none."""
-    path = SAMPLES / f"{name}.npz"
+def stored_calls(path: Path) -> tuple[list[dict[str, Any]], dict[str, np.ndarray[Any, Any]]]:
+    """Return the calls of a file in JSON, and the flat arrays that they refer to."""
     if not path.exists():
-        return []
+        return [], {}
     with np.load(path) as file:
         arrays = {key: file[key] for key in file.files}
-    calls = json.loads(arrays.pop("calls").tobytes())
+    return json.loads(arrays.pop("calls").tobytes()), arrays
+
+
+def load(name: str, folder: Path = SAMPLES) -> list[Sample]:
+    """Return the samples of a name, or none."""
+    calls, arrays = stored_calls(folder / f"{name}.npz")
 
     def value(entry: Any) -> Any:
         if isinstance(entry, list):

@@ -2,6 +2,7 @@
 
     python aten/tools/record.py [NAME ...]
     python aten/tools/record.py --wide --seed 7 --into build/wide [NAME ...]
+    python aten/tools/record.py --replay --into build/replayed [NAME ...]
 
 The calls come from OpInfo, torch's own database of operators and sample inputs. Each sample is
 run under a mode that sees the calls of ATen: once in inference mode, where composite operators
@@ -11,8 +12,9 @@ that no sample reaches. Further calls come from OpInfo's references and errors a
 modules, one of each kind, and from variants.py. The same torch writes the same bytes.
 
 The second command records, into another folder, far more calls than the tests can keep: OpInfo's
-samples of all dtypes and its reference samples, with other random numbers.
-``aten/tests/live.py`` compares with them.
+samples of all dtypes and its reference samples, with other random numbers. The third one records
+the calls of tests/samples again, without OpInfo, so that the results of two releases of torch can
+be compared. ``aten/tools/live.py`` compares with both.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import multiprocessing
 import random
 import sys
@@ -47,6 +50,7 @@ ATEN = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ATEN / "tests"))
 from calls import EXACT, REFERENCES, SAME, Generated, at_edges, by_hand, large_calls, made  # noqa: E402
 from generated import TOLERANCES, every  # noqa: E402
+from samples import stored_calls  # noqa: E402
 from variants import errors_of, shapes_of, values_of  # noqa: E402
 
 SAMPLES = ATEN / "tests" / "samples"
@@ -160,6 +164,8 @@ class Call:
     error: Exception | None = None
     #: whether it was made from another call, so that torch need not accept it
     variant: bool = False
+    #: whether it is one of the recorded samples, of which errors are recorded too
+    replayed: bool = False
 
 
 @dataclass
@@ -583,6 +589,7 @@ STORED = {
     torch.uint8: "uint8",
     torch.bool: "bool",
 }
+DTYPES = {name: dtype for dtype, name in STORED.items()}
 
 
 def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -869,7 +876,8 @@ def entry_of(call: Call, store: Store) -> dict[str, Any]:
         raise
     except Exception as error:
         # a number in place of an array is not a call of the overload
-        if not call.origin.endswith(REJECTED) or "Expected a value of type" in str(error):
+        rejected = call.origin.endswith(REJECTED) and "Expected a value of type" not in str(error)
+        if not (rejected or call.replayed):
             raise
         return record_error(replace(call, error=error), store)
 
@@ -887,6 +895,37 @@ def record_error(call: Call, store: Store) -> dict[str, Any]:
         "out": [],
         "raises": [type(call.error).__name__, message[:100]],
     }
+
+
+def replayed(operators: dict[str, Any], name: str) -> dict[str, list[Call]]:
+    """Return the calls of the samples of the tests, of the overloads that this torch has."""
+    entries, arrays = stored_calls(SAMPLES / f"{name}.npz")
+
+    def value(entry: Any) -> Any:
+        if isinstance(entry, list):
+            return [value(part) for part in entry]
+        if not isinstance(entry, dict):
+            return entry
+        if "dtype" in entry:
+            return DTYPES[entry["dtype"]]
+        if "complex" in entry:
+            return complex(*entry["complex"])
+        if "generated" in entry:
+            dtype, shape, formula, number = entry["generated"]
+            return made(formula, shape, DTYPES[dtype], number)
+        dtype, shape, start, *strided = entry["array"]
+        data = arrays[dtype][start : start + math.prod(shape)].reshape(shape)
+        tensor = torch.from_numpy(data.copy()).view(DTYPES[dtype])
+        return Strided(tensor) if strided else tensor
+
+    calls: dict[str, list[Call]] = {}
+    for entry in entries:
+        if operator := operators.get(entry["call"]):
+            args, kwargs = value(entry["args"]), {k: value(v) for k, v in entry["kwargs"].items()}
+            limits = tuple(entry["tolerance"]) if "tolerance" in entry else None
+            call = Call(operator, tuple(args), kwargs, entry["origin"], True, limits, replayed=True)
+            calls.setdefault(entry["call"], []).append(call)
+    return calls
 
 
 def retyped(call: Call, operator: Any) -> Call | None:
@@ -972,9 +1011,10 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=SAMPLES, help="the folder of the files")
     parser.add_argument("--wide", action="store_true", help="far more calls; needs --into")
     parser.add_argument("--seed", type=int, default=0, help="other random numbers; needs --into")
+    parser.add_argument("--replay", action="store_true", help="the recorded calls; needs --into")
     options = parser.parse_args()
-    if (options.wide or options.seed) and options.into == SAMPLES:
-        parser.error("the samples of the tests are recorded without --wide and --seed: give --into")
+    if (options.wide or options.seed or options.replay) and options.into == SAMPLES:
+        parser.error("the samples of the tests are recorded without these options: give --into")
     only = set(options.names)
     if unknown := sorted(only - {name.split(".")[0] for name in operators}):
         parser.error(f"no list or not this torch has {', '.join(unknown)}")
@@ -984,27 +1024,31 @@ def main() -> None:
     # without a GPU, it would only keep the place of each of many calls: half of the time
     torch.cuda.manual_seed_all = lambda number: None
     start = time.monotonic()
-    collected = harvest(operators, limits, only)
-    supplement(collected)
-    for name, calls in collected.calls.items():
-        collected.calls[name] = thinned(calls, limits)
-    others = Further(operators) if options.wide else further(operators, collected)
-    print(f"calls collected: {time.monotonic() - start:.0f} s")
-    options.into.mkdir(parents=True, exist_ok=True)
-    edges, large = at_edges(), large_calls()
     by_name: dict[str, list[str]] = {}
     for full in operators:
         by_name.setdefault(full.split(".")[0], []).append(full)
+    collected, others, edges, large = Harvest(operators), Further(operators), {}, {}
+    if not options.replay:
+        collected = harvest(operators, limits, only)
+        supplement(collected)
+        for name, calls in collected.calls.items():
+            collected.calls[name] = thinned(calls, limits)
+        others = others if options.wide else further(operators, collected)
+        edges, large = at_edges(), large_calls()
+    extended = not (options.wide or options.replay)
+    print(f"calls collected: {time.monotonic() - start:.0f} s")
+    options.into.mkdir(parents=True, exist_ok=True)
 
     def recorded(name: str, with_variants: bool) -> tuple[list[str], list[str]]:
         store, entries = Store(), []
         missing, messages = [], []
+        calls = replayed(operators, name) if options.replay else collected.calls
         for full in by_name[name]:
             own = len(entries)
-            found = list(collected.calls.get(full, []))
+            found = list(calls.get(full, []))
             for *args, kwargs in edges.get(full, []):
                 found.append(Call(operators[full], tuple(args), kwargs, "at an edge", True))
-            variants = varied(found) if with_variants and not options.wide else []
+            variants = varied(found) if with_variants else []
             found += others.calls.get(full, [])
             for *args, kwargs in large.get(full, []):
                 found.append(Call(operators[full], tuple(args), kwargs, "large", True))
@@ -1027,7 +1071,8 @@ def main() -> None:
     for name in sorted(by_name):
         if not only or name in only:
             # torch does not check the sizes of all arrays, and may end the process
-            found = apart(recorded, name, True) or apart(recorded, name, False)
+            found = apart(recorded, name, extended)
+            found = found or (apart(recorded, name, False) if extended else None)
             lacking, messages = found or (by_name[name], [f"{name}: torch ends the process"])
             missing += lacking
             print(*messages, sep="\n", end="\n" if messages else "", file=sys.stderr)
