@@ -40,6 +40,12 @@ T x_log1p_y(T x, T y) {
   return x == 0 && y == y ? T(0) : product;
 }
 
+/** a * b - c * d, of which the first product is not rounded. */
+template <typename T>
+T product_difference(T a, T b, T c, T d) {
+  return std::fma(a, b, -(c * d));
+}
+
 /** The remainder with the sign of y. */
 template <typename T>
 T float_remainder(T x, T y) {

@@ -100,18 +100,33 @@ void substitute(
   }
 }
 
-/** The compact LU factors, and LAPACK's pivots. */
-template <typename T>
-void row_lu(In<T> x, Out<T> lu, Out<int32_t> pivots) {
+/** Factor copies of matrices, each with min(m, n) further numbers: call
+ * factor(a, m, n, numbers), which takes about cost * m * n * min(m, n). */
+template <typename T, typename V, typename Factor>
+void factor_copies(
+    In<T> x,
+    Out<T> out,
+    Out<V> numbers,
+    int64_t cost,
+    const Factor& factor) {
   int64_t m = x.dim(-2);
   int64_t n = x.dim(-1);
   int64_t count = std::min(m, n);
-  std::copy_n(x.data, x.size(), lu.data);
+  std::copy_n(x.data, x.size(), out.data);
   int64_t batch = x.size() / std::max<int64_t>(m * n, 1);
-  for_each_matrix(batch, 2 * m * n * count, [&](int64_t k) {
-    auto a = reinterpret_cast<number_t<T>*>(lu.data) + k * m * n;
-    eliminate(a, m, n, pivots.data + k * count);
+  for_each_matrix(batch, cost * m * n * count, [&](int64_t k) {
+    factor(
+        reinterpret_cast<number_t<T>*>(out.data) + k * m * n,
+        m,
+        n,
+        reinterpret_cast<number_t<V>*>(numbers.data) + k * count);
   });
+}
+
+/** The compact LU factors, and LAPACK's pivots. */
+template <typename T>
+void row_lu(In<T> x, Out<T> lu, Out<int32_t> pivots) {
+  factor_copies(x, lu, pivots, 2, eliminate<number_t<T>>);
 }
 
 /** The solution of A X = B for small matrices. Singular ones give NaN and
@@ -222,63 +237,60 @@ void complex_cholesky(In<T> A, Out<T> out) {
   });
 }
 
+/** Reflect the columns of a matrix in place to R, with the vectors of the
+ * reflections below its diagonal, and their factors. */
+template <typename N>
+void reflect(N* a, int64_t m, int64_t n, N* factors) {
+  std::vector<N> products(n);
+  for (int64_t j = 0; j < std::min(m, n); ++j) {
+    N* head = a + j * n + j;
+    // Scaled, so that squares neither overflow nor vanish.
+    double most = 0;
+    for (int64_t i = j; i < m; ++i) {
+      most = std::max<double>(most, std::abs(a[i * n + j]));
+    }
+    double below = 0;
+    for (int64_t i = j + 1; i < m; ++i) {
+      double size = std::abs(a[i * n + j]) / most;
+      below += size * size;
+    }
+    // Nothing is to be reflected where all elements below are 0, and the
+    // diagonal is real.
+    if (most == 0 || (below == 0 && std::imag(*head) == 0)) {
+      factors[j] = 0;
+      continue;
+    }
+    double first = std::abs(*head) / most;
+    auto norm = most * std::sqrt(below + first * first);
+    N beta = std::real(*head) < 0 ? norm : -norm;
+    N factor = (beta - *head) / beta;
+    N scale = *head - beta;
+    factors[j] = factor;
+    *head = beta;
+    for (int64_t i = j + 1; i < m; ++i) {
+      a[i * n + j] /= scale;
+    }
+    std::copy(head + 1, a + (j + 1) * n, products.begin() + j + 1);
+    for (int64_t i = j + 1; i < m; ++i) {
+      N v = conjugate(a[i * n + j]);
+      for (int64_t c = j + 1; c < n; ++c) {
+        products[c] += v * a[i * n + c];
+      }
+    }
+    for (int64_t i = j; i < m; ++i) {
+      N v = conjugate(factor) * (i == j ? N(1) : a[i * n + j]);
+      for (int64_t c = j + 1; c < n; ++c) {
+        a[i * n + c] -= v * products[c];
+      }
+    }
+  }
+}
+
 /** A QR decomposition: R, and below its diagonal the vectors of the reflections
  * whose product is Q; and their factors tau, as LAPACK's geqrf. */
 template <typename T>
 void reflections_of(In<T> x, Out<T> out, Out<T> tau) {
-  using N = number_t<T>;
-  int64_t m = x.dim(-2);
-  int64_t n = x.dim(-1);
-  int64_t count = std::min(m, n);
-  std::copy_n(x.data, x.size(), out.data);
-  int64_t batch = x.size() / std::max<int64_t>(m * n, 1);
-  for_each_matrix(batch, 4 * m * n * count, [&](int64_t k) {
-    N* a = reinterpret_cast<N*>(out.data) + k * m * n;
-    N* factors = reinterpret_cast<N*>(tau.data) + k * count;
-    std::vector<N> products(n);
-    for (int64_t j = 0; j < count; ++j) {
-      N* head = a + j * n + j;
-      // Scaled, so that squares neither overflow nor vanish.
-      double most = 0;
-      for (int64_t i = j; i < m; ++i) {
-        most = std::max<double>(most, std::abs(a[i * n + j]));
-      }
-      double below = 0;
-      for (int64_t i = j + 1; i < m; ++i) {
-        double size = std::abs(a[i * n + j]) / most;
-        below += size * size;
-      }
-      // Nothing is to be reflected where all elements below are 0, and the
-      // diagonal is real.
-      if (most == 0 || (below == 0 && std::imag(*head) == 0)) {
-        factors[j] = 0;
-        continue;
-      }
-      double first = std::abs(*head) / most;
-      auto norm = most * std::sqrt(below + first * first);
-      N beta = std::real(*head) < 0 ? norm : -norm;
-      N factor = (beta - *head) / beta;
-      N scale = *head - beta;
-      factors[j] = factor;
-      *head = beta;
-      for (int64_t i = j + 1; i < m; ++i) {
-        a[i * n + j] /= scale;
-      }
-      std::copy(head + 1, a + (j + 1) * n, products.begin() + j + 1);
-      for (int64_t i = j + 1; i < m; ++i) {
-        N v = conjugate(a[i * n + j]);
-        for (int64_t c = j + 1; c < n; ++c) {
-          products[c] += v * a[i * n + c];
-        }
-      }
-      for (int64_t i = j; i < m; ++i) {
-        N v = conjugate(factor) * (i == j ? N(1) : a[i * n + j]);
-        for (int64_t c = j + 1; c < n; ++c) {
-          a[i * n + c] -= v * products[c];
-        }
-      }
-    }
-  });
+  factor_copies(x, out, tau, 4, reflect<number_t<T>>);
 }
 
 } // namespace cpu
