@@ -496,7 +496,7 @@ void GatedDeltaVjp::run_metal(
   encoder.set_output_array(outputs[3], 13);
   encoder.set_output_array(outputs[4], 14);
   encoder.set_output_array(outputs[5], 15);
-  encoder.set_output_array(outputs[6], 16);
+  mlxgen::metal::set_scratch(encoder, outputs[6], 16);
   encoder.set_bytes(
       mlxgen::metal::number<bool>("has_state", state.has_value()), 17);
   encoder.set_bytes(
