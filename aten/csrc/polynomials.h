@@ -81,8 +81,8 @@ T orthogonal_polynomial(int family, T x, T n) {
   return static_cast<T>(value);
 }
 
-/** The value of zeta(x, q), except where torch has infinity or NaN: at poles,
- * below 1, and where the terms of its expansion are 0 times infinity. */
+/** The value of zeta(x, q), but infinity at its poles, and NaN where its terms
+ * are not real or have no sum, as in torch. */
 template <typename T>
 T zeta_or_pole(T x, T q, T value) {
   bool is_pole = q <= 0 && q == mlxgen::math::floor(q);
@@ -90,18 +90,7 @@ T zeta_or_pole(T x, T q, T value) {
     return static_cast<T>(mlxgen::math::infinity());
   }
   bool has_root = q <= 0 && x != mlxgen::math::floor(x);
-  bool overflows = q > 1 && x > 2.5e13f;
-  // Two powers of opposite signs overflow, also in double precision.
-  bool is_odd = x - 2 * mlxgen::math::floor(x / 2) == 1;
-  if (q < 0 && is_odd && (value > 3.4e38f || value < -3.4e38f)) {
-    float base = static_cast<float>(q - mlxgen::math::floor(q));
-    base = base < 0.5f ? 1 - base : base;
-    overflows = static_cast<float>(x) * mlxgen::math::log(base) < -709.78f;
-  }
-  if (x < 1 || has_root || overflows || q == mlxgen::math::infinity()) {
-    return static_cast<T>(mlxgen::math::nan());
-  }
-  return value;
+  return x < 1 || has_root ? static_cast<T>(mlxgen::math::nan()) : value;
 }
 
 /** x * y, and 0 where x is 0, also if y is infinite. */
