@@ -13,6 +13,7 @@ ACCURACY_ARGS ?=
 # Whole files, in the order that tests/conftest.py defines. A process that ends is the last failure,
 # because pytest-xdist would start its whole file again.
 PARALLEL := --numprocesses=auto --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
+OPERATOR_TESTS := tests/linalg tests/ops tests/nn tests/special tests/testing
 
 # Each of the many processes of the tests would compile mlxgen's Python code again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -72,9 +73,13 @@ test-all: .venv/.aten ## Run all tests: those of `make test`, the extended ones,
 	  $(BIN)/python -m pytest -m extended aten/tests $(PARALLEL) || status=1; \
 	  $(MAKE) --no-print-directory metal || status=1; exit $$status
 
+# METAL_SHARE=3: a third of the tests, for each change; `make metal` also requires that each kernel is launched.
+METAL_SHARE ?=
+METAL_ARGS = $(or $(PYTEST_ARGS),$(if $(METAL_SHARE),$(OPERATOR_TESTS) $(PARALLEL)))
+
 metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal kernels (PYTEST_ARGS)
-	@$(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-check;) status=$$?; \
-	  $(BIN)/mlxgen metal-test $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS),--jobs 0) || status=1; exit $$status
+	@$(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-check;) status=$$?; TEST_SHARE='$(METAL_SHARE)' \
+	  $(BIN)/mlxgen metal-test $(if $(METAL_ARGS),-- $(METAL_ARGS),--jobs 0) || status=1; exit $$status
 
 # With torch, in .venv or in another environment (TORCH=its python), the samples are also recorded again.
 aten: .venv/.aten ## Build mlx_aten (aten/), and run its tests (PYTEST_ARGS; TORCH=python: compare with it)
@@ -119,8 +124,7 @@ integrations: .venv/.built ## Run the tests with other libraries' models: mlx-lm
 # loaded before them, and also libstdc++, whose exceptions the library must know first. Leaks are not
 # detected, because MLX and Python keep memory until the process ends.
 sanitize: build/sanitize/address/.built build/sanitize/thread/.built ## Run operators' tests with sanitizers
-	@$(call sanitized,address,asan) TEST_LARGE=1 $(BIN)/python -m pytest tests/linalg tests/ops tests/nn tests/special tests/testing \
-	  tests/c/test_calls.py $(PARALLEL); status=$$?; \
+	@$(call sanitized,address,asan) TEST_LARGE=1 $(BIN)/python -m pytest $(OPERATOR_TESTS) tests/c/test_calls.py $(PARALLEL); status=$$?; \
 	  $(call sanitized,thread,tsan) $(BIN)/python -m pytest tests/ops/test_threads.py tests/ops/test_hostile.py \
 	  -k thread || status=1; exit $$status
 
@@ -144,7 +148,7 @@ sanitized = LD_PRELOAD='$(shell $(CXX) -print-file-name=lib$(2).so) $(shell $(CX
 # needed.
 arm64: build/arm64/.built ## Run operators' tests on emulated arm64 (PYTEST_ARGS)
 	@PYTHONPATH='$(CURDIR)' build/arm64/bin/python -m pytest -p no:cacheprovider \
-	  $(or $(PYTEST_ARGS),tests/linalg tests/ops tests/nn tests/special tests/testing $(PARALLEL))
+	  $(or $(PYTEST_ARGS),$(OPERATOR_TESTS) $(PARALLEL))
 
 build/arm64/.built: build/arm64/.python $(SOURCES)
 	@echo 'Building mlxops for arm64'
