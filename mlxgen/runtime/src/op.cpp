@@ -1241,13 +1241,7 @@ std::function<Arrays(const Arrays&)> with_gradient(
                    const Arrays& outputs) {
     return naming(op, [&] { return vjp(primals, cotangents, outputs); });
   };
-  return [fun = std::move(fun), named](const Arrays& inputs) {
-    // Only a traced input can get a gradient. The node of a custom gradient
-    // takes longer than a small operator.
-    auto is_traced = [](const mx::array& a) { return a.is_tracer(); };
-    bool traced = std::any_of(inputs.begin(), inputs.end(), is_traced);
-    return traced ? differentiable(fun, named)(inputs) : fun(inputs);
-  };
+  return differentiable(std::move(fun), named);
 }
 
 Dtype DtypeRule::resolve(const char* op, const Operands& args) const {
