@@ -64,12 +64,14 @@ test: .venv/.ready ## Run the tests in minutes (PYTEST_ARGS="-k name": only some
 	  $(if $(PYTEST_ARGS),,PYTHONPATH='$(filter-out .venv,$(ATEN))' $(BIN)/python -m pytest -m 'not extended' aten/tests/test_samples.py || \
 	  status=1; $(BIN)/mlxgen test --metal $(METAL_OPS) || status=1; echo '$(LEFT_OUT)';) exit $$status
 
+EXTENDED ?= extended
+
 # The tests of mlx_aten have processes of their own: after tests of mlxops and of emulated kernels, an
 # evaluation of MLX has waited forever once. All of mlx_aten is built first: `make test` then needs no build of
 # some of its operators.
 test-all: .venv/.aten ## Run all tests: those of `make test`, the extended ones, all Metal kernels, all of mlx_aten
 	@$(MAKE) --no-print-directory test PYTEST_ARGS=; status=$$?; \
-	  $(BIN)/python -m pytest -m extended tests $(PARALLEL) || status=1; \
+	  $(BIN)/python -m pytest -m '$(EXTENDED)' tests $(PARALLEL) || status=1; \
 	  $(BIN)/python -m pytest -m extended aten/tests $(PARALLEL) || status=1; \
 	  $(MAKE) --no-print-directory metal || status=1; exit $$status
 

@@ -76,6 +76,7 @@ def test_what_cannot_be_compiled_is_said(benchmarks):
 
 
 @pytest.mark.extended
+@pytest.mark.weekly
 @pytest.mark.parametrize("file", ["normalization", "segment", "grid_sample"])
 def test_our_kernels_do_not_divide(benchmarks, file):
     """A GPU has no division instruction."""
@@ -86,6 +87,7 @@ def test_our_kernels_do_not_divide(benchmarks, file):
 
 
 @pytest.mark.extended
+@pytest.mark.weekly
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_no_more_than_mlx(benchmarks, mlx_source, dtype):
     source = mlx_source("rms_norm.metal")
@@ -153,6 +155,7 @@ def test_all_kernels_for_training_have_a_limit(training):
 
 
 @pytest.mark.extended
+@pytest.mark.weekly
 @pytest.mark.parametrize("what", MOST)
 def test_kernels_for_training(benchmarks, training, what):
     """The cost does not increase, and does not exceed that of mlx-lm if it is installed."""

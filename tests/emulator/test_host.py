@@ -116,6 +116,7 @@ MISTAKES = {
 
 
 @pytest.mark.extended
+@pytest.mark.weekly
 @pytest.mark.parametrize("code", MISTAKES)
 def test_mistakes_are_reported(code: str, wheel, plant, tmp_path: Path) -> None:
     mistakes = MISTAKES[code]
@@ -134,6 +135,7 @@ def test_mistakes_are_reported(code: str, wheel, plant, tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.weekly
 def test_runs_of_several_operators(wheel, plant, tmp_path: Path, monkeypatch) -> None:
     """They are compiled as one file; with a mistake, each by itself; the second time, none."""
     compiled = []

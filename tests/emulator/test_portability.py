@@ -16,7 +16,7 @@ from mlxgen.emulator import library, translate
 from mlxgen.emulator.package import mlx_include
 from mlxgen.read.settings import load as load_settings
 
-pytestmark = pytest.mark.extended
+pytestmark = [pytest.mark.extended, pytest.mark.weekly]
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels" / "metal"

@@ -21,6 +21,7 @@ def test_every_header_has_a_script():
 
 
 @pytest.mark.extended
+@pytest.mark.weekly
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_header_is_what_its_script_writes(script):
     command = [sys.executable, str(script), "--check"]

@@ -81,6 +81,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 @pytest.mark.extended
+@pytest.mark.weekly
 @pytest.mark.parametrize("target", TARGETS)
 def test_loops_are_vectorised(target: str, source: Source, tmp_path: Path) -> None:
     found = widths(source, TARGETS[target], tmp_path)
@@ -96,6 +97,7 @@ def test_loops_are_vectorised(target: str, source: Source, tmp_path: Path) -> No
 
 
 @pytest.mark.extended
+@pytest.mark.weekly
 def test_others_are_noticed(source: Source, tmp_path: Path) -> None:
     """A call that is not inlined is found."""
     text = source.loops["erf_float"].replace("mlxops::special::", "")
@@ -108,6 +110,7 @@ def test_others_are_noticed(source: Source, tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
+@pytest.mark.weekly
 def test_several_instruction_sets(source: Source, tmp_path: Path) -> None:
     """On Linux x86-64: SSE2, AVX2 and AVX-512, with 2, 4 and 8 doubles per vector."""
     loops = {"erf_double": source.loops["erf_double"]}

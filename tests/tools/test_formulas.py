@@ -163,6 +163,7 @@ def test_arguments_that_are_absent_or_not_numbers(run, tmp_path):
 
 
 @pytest.mark.extended
+@pytest.mark.weekly
 def test_nothing_is_left(monkeypatch):
     monkeypatch.chdir(ROOT)
     report = Report.of(*prepare(None))
