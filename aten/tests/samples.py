@@ -30,6 +30,8 @@ class Array:
     contiguous: bool = True
     #: of a large result, some elements are recorded: those of the flat array with this step
     step: int = 1
+    #: the formula of generated.py and its number, for an array that is not stored
+    generated: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,18 +97,14 @@ def names() -> list[str]:
     return sorted(path.stem for path in SAMPLES.glob("*.npz"))
 
 
-def stored_calls(path: Path) -> tuple[list[dict[str, Any]], dict[str, np.ndarray[Any, Any]]]:
-    """Return the calls of a file in JSON, and the flat arrays that they refer to."""
-    if not path.exists():
-        return [], {}
-    with np.load(path) as file:
-        arrays = {key: file[key] for key in file.files}
-    return json.loads(arrays.pop("calls").tobytes()), arrays
-
-
 def load(name: str, folder: Path = SAMPLES) -> list[Sample]:
     """Return the samples of a name, or none."""
-    calls, arrays = stored_calls(folder / f"{name}.npz")
+    path = folder / f"{name}.npz"
+    if not path.exists():
+        return []
+    with np.load(path) as file:
+        arrays = {key: file[key] for key in file.files}
+    calls = json.loads(arrays.pop("calls").tobytes())
 
     def value(entry: Any) -> Any:
         if isinstance(entry, list):
@@ -119,7 +117,8 @@ def load(name: str, folder: Path = SAMPLES) -> list[Sample]:
             return complex(*entry["complex"])
         if "generated" in entry:
             dtype, shape, formula, seed = entry["generated"]
-            return Array(dtype, tuple(shape), stored(dtype, shape, formula, seed))
+            data = stored(dtype, shape, formula, seed)
+            return Array(dtype, tuple(shape), data, generated=(formula, seed))
         dtype, shape, start, *strided = entry["array"]
         size = int(np.prod(shape, dtype=np.int64))
         data = arrays[dtype][start : start + size].reshape(shape)

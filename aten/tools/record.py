@@ -24,7 +24,6 @@ import hashlib
 import io
 import itertools
 import json
-import math
 import multiprocessing
 import random
 import sys
@@ -50,7 +49,7 @@ ATEN = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ATEN / "tests"))
 from calls import EXACT, REFERENCES, SAME, Generated, at_edges, by_hand, large_calls, made  # noqa: E402
 from generated import TOLERANCES, every  # noqa: E402
-from samples import stored_calls  # noqa: E402
+from samples import Array, Dtype, load  # noqa: E402
 from variants import errors_of, shapes_of, values_of  # noqa: E402
 
 SAMPLES = ATEN / "tests" / "samples"
@@ -899,32 +898,27 @@ def record_error(call: Call, store: Store) -> dict[str, Any]:
 
 def replayed(operators: dict[str, Any], name: str) -> dict[str, list[Call]]:
     """Return the calls of the samples of the tests, of the overloads that this torch has."""
-    entries, arrays = stored_calls(SAMPLES / f"{name}.npz")
 
-    def value(entry: Any) -> Any:
-        if isinstance(entry, list):
-            return [value(part) for part in entry]
-        if not isinstance(entry, dict):
-            return entry
-        if "dtype" in entry:
-            return DTYPES[entry["dtype"]]
-        if "complex" in entry:
-            return complex(*entry["complex"])
-        if "generated" in entry:
-            dtype, shape, formula, number = entry["generated"]
-            return made(formula, shape, DTYPES[dtype], number)
-        dtype, shape, start, *strided = entry["array"]
-        data = arrays[dtype][start : start + math.prod(shape)].reshape(shape)
-        tensor = torch.from_numpy(data.copy()).view(DTYPES[dtype])
-        return Strided(tensor) if strided else tensor
+    def value(part: Any) -> Any:
+        if isinstance(part, list):
+            return [value(each) for each in part]
+        if isinstance(part, Dtype):
+            return DTYPES[part.name]
+        if not isinstance(part, Array):
+            return part
+        if part.generated:
+            formula, number = part.generated
+            return made(formula, part.shape, DTYPES[part.dtype], number)
+        tensor = torch.from_numpy(part.data.copy()).view(DTYPES[part.dtype])
+        return tensor if part.contiguous else Strided(tensor)
 
     calls: dict[str, list[Call]] = {}
-    for entry in entries:
-        if operator := operators.get(entry["call"]):
-            args, kwargs = value(entry["args"]), {k: value(v) for k, v in entry["kwargs"].items()}
-            limits = tuple(entry["tolerance"]) if "tolerance" in entry else None
-            call = Call(operator, tuple(args), kwargs, entry["origin"], True, limits, replayed=True)
-            calls.setdefault(entry["call"], []).append(call)
+    for sample in load(name):
+        if operator := operators.get(sample.overload):
+            args, kwargs = value(sample.args), {k: value(v) for k, v in sample.kwargs.items()}
+            limits = sample.tolerance
+            call = Call(operator, tuple(args), kwargs, sample.origin, True, limits, replayed=True)
+            calls.setdefault(sample.overload, []).append(call)
     return calls
 
 
