@@ -72,7 +72,7 @@ EXTENDED ?= extended
 test-all: .venv/.aten ## Run all tests: those of `make test`, the extended ones, all Metal kernels, all of mlx_aten
 	@$(MAKE) --no-print-directory test PYTEST_ARGS=; status=$$?; \
 	  $(BIN)/python -m pytest -m '$(EXTENDED)' tests $(PARALLEL) || status=1; \
-	  $(BIN)/python -m pytest -m extended aten/tests $(PARALLEL) || status=1; \
+	  $(BIN)/python -m pytest aten/tests $(PARALLEL) || status=1; \
 	  $(MAKE) --no-print-directory metal || status=1; exit $$status
 
 # METAL_SHARE=3: a third of the tests, for each change; `make metal` also requires that each kernel is launched.

@@ -22,6 +22,7 @@ def test_every_make_target_is_called() -> None:
     called = set[str]()
     for path in (ROOT / ".ci" / "run", *(ROOT / ".github" / "workflows").glob("*.yml")):
         called |= {*re.findall(r"\bmake ([a-z0-9-]+)", path.read_text(encoding="utf-8"))}
+    called |= {*re.findall(r"\$\(MAKE\) --no-print-directory ([a-z0-9-]+)", MAKEFILE)}
     assert not set(TARGETS) - called
 
 
