@@ -69,6 +69,8 @@ class Sample:
     double: dict[str, Any] = field(default_factory=dict)
     #: likewise, the result of torch's code for single elements, instead of that for vectors
     scalar: dict[str, Any] = field(default_factory=dict)
+    #: likewise, that of torch's decomposition of a call whose arrays are broadcast
+    decomposed: dict[str, Any] = field(default_factory=dict)
     #: type and message of the exception that torch raises
     raises: tuple[str, str] | None = None
 
@@ -143,6 +145,7 @@ def load(name: str, folder: Path = SAMPLES) -> list[Sample]:
             random=call.get("random", False),
             double={key: value(entry) for key, entry in call.get("double", {}).items()},
             scalar={key: value(entry) for key, entry in call.get("scalar", {}).items()},
+            decomposed={key: value(entry) for key, entry in call.get("decomposed", {}).items()},
             raises=tuple(call["raises"]) if "raises" in call else None,
         )
         for call in calls

@@ -34,7 +34,7 @@ def accepts(recorded: Sample, values: Sequence[Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("kind", ["double", "scalar"])
+@pytest.mark.parametrize("kind", ["double", "scalar", "decomposed"])
 def test_each_result_of_torch_is_right(kind: str) -> None:
     recorded = sample(array([1, 2]), array([3, NAN]), **{kind: {"0": array([3, 5])}})
     assert accepts(recorded, [3, 5])
@@ -48,6 +48,16 @@ def test_complex_nan_is_free_unless_it_is_given() -> None:
     assert accepts(sample(array([INF, 1e30], "complex64"), out), [0, 1])
     assert not accepts(sample(array([INF, complex(0, NAN)], "complex64"), out), [0, 1])
     assert accepts(sample(array([INF, complex(0, NAN)], "complex64"), out), [0, complex(NAN, NAN)])
+
+
+def test_infinite_elements_of_solutions_may_be_nan() -> None:
+    given, out = array([1, 2]), array([INF, 3])
+    solution = Sample("lu_solve", "a test", [given], {}, [out], ["self"])
+    assert accepts(solution, [NAN, 3])
+    assert accepts(solution, [-INF, 3])
+    assert not accepts(solution, [4, 3])
+    assert not accepts(solution, [INF, NAN])
+    assert not accepts(sample(given, out), [NAN, 3])
 
 
 def test_slopes_at_nan_are_free() -> None:

@@ -20,10 +20,12 @@ be compared. ``aten/tools/live.py`` compares with both.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import io
 import itertools
 import json
+import math
 import multiprocessing
 import random
 import sys
@@ -38,6 +40,7 @@ import numpy as np
 import torch
 import torchgen
 import yaml
+from torch._decomp import decomposition_table as DECOMPOSITIONS
 from torch.testing._internal.common_device_type import toleranceOverride
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import module_db
@@ -68,6 +71,8 @@ OTHERS = (
 HALVES = (torch.float16, torch.bfloat16)
 #: dtypes of OpInfo's reference samples that are recorded
 REFERENCED = (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.int64)
+#: elements after an array that torch does not reach, unless it reads beyond the array
+MARGIN = 1000
 #: most elements of one call
 LARGEST = 20_000
 #: the largest of OpInfo's reference samples that are recorded
@@ -86,6 +91,8 @@ GAUGES: dict[str, list[str | None]] = {
 }
 #: the ends of origins of calls that torch may reject
 REJECTED = ("outside", "is shorter")
+#: the end of origins of calls whose arrays torch may not broadcast alike
+BROADCAST = "is 1"
 #: results without a defined value
 UNDEFINED = ("empty", "empty_like", "new_empty")
 
@@ -666,8 +673,14 @@ def arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return call.args, kwargs
 
 
-def fresh(tree: Any, double: bool = False, gaps: bool = False) -> Any:
-    """Return copies of the arguments, in float64 or with gaps between the elements if asked."""
+def fresh(
+    tree: Any, double: bool = False, gaps: bool = False, device: str = "cpu", after: int = 0
+) -> Any:
+    """Return copies of the arguments.
+
+    If asked, they are in float64, have gaps between the elements, are on another device, or have
+    so many NaN after them in memory.
+    """
     wider = dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64)
     wider[torch.complex64] = torch.complex128
 
@@ -675,6 +688,10 @@ def fresh(tree: Any, double: bool = False, gaps: bool = False) -> Any:
         if isinstance(value, torch.Tensor):
             value = value.detach().as_subclass(torch.Tensor).clone()
             value = torch.stack([value, value], -1)[..., 0] if gaps and value.dim() else value
+            if after and (value.dtype.is_floating_point or value.dtype.is_complex):
+                whole = torch.cat([value.flatten(), value.new_full((after,), math.nan)])
+                value = whole[: value.numel()].view(value.shape)
+            value = value.to(device)
             return value.to(wider.get(value.dtype, value.dtype)) if double else value
         if isinstance(value, torch.dtype) and double:
             return wider.get(value, value)
@@ -721,9 +738,17 @@ def array_names(call: Call) -> list[str]:
 
 
 def evaluate(
-    call: Call, double: bool = False, wanted: list[str] | None = None, gaps: bool = False
+    call: Call,
+    double: bool = False,
+    wanted: list[str] | None = None,
+    gaps: bool = False,
+    number: int = 0,
+    instead: Any = None,
 ) -> Results:
-    """Return the results, and the gradients by argument (of those wanted) for the cotangents."""
+    """Return the results, and the gradients by argument (of those wanted) for the cotangents.
+
+    ``number`` is the seed of random numbers, ``instead`` a function in place of the operator.
+    """
     args, kwargs = fresh((call.args, call.kwargs), double, gaps)
     named = dict(zip(argument_names(call.operator), args, strict=False)) | kwargs
     inputs = {}
@@ -744,9 +769,9 @@ def evaluate(
             inputs.pop(argument.name, None)
     for part in inputs.values():
         part.requires_grad_()
-    seed()
+    seed(number)
     name = full_name(call.operator)
-    operator = EXACT.get(name) if double else None
+    operator = EXACT.get(name) if double else instead
     result = (operator or REFERENCES.get(name, call.operator))(*args, **kwargs)
     outputs = list(result) if isinstance(result, (list, tuple)) else [result]
     if not all(isinstance(output, torch.Tensor) for output in outputs):
@@ -811,11 +836,12 @@ def record(call: Call, store: Store) -> dict[str, Any]:
     (outputs, grads, cotangents), able = differentiated(call)
     random_result = full_name(call.operator).split(".")[0] in UNDEFINED
     if torch.Tag.nondeterministic_seeded in call.operator.tags:
-        torch.manual_seed(1)
-        again = call.operator(*fresh(call.args), **fresh(call.kwargs))
-        again = list(again) if isinstance(again, (list, tuple)) else [again]
+        again, other_grads, _ = evaluate(call, wanted=able, number=1)
+        found, others = [*outputs, *grads.values()], [*again, *other_grads.values()]
         random_result = not all(
-            torch.equal(a, b) for a, b in zip(detached(outputs), detached(again), strict=False)
+            torch.equal(a, b)
+            for a, b in zip(detached(found), detached(others), strict=False)
+            if a is not None and b is not None
         )
     big = any(isinstance(leaf, Generated) for leaf in tree_leaves((args, kwargs)))
     if sum(output.numel() for output in outputs) > LARGEST and not big:
@@ -853,16 +879,49 @@ def record(call: Call, store: Store) -> dict[str, Any]:
     torch.use_deterministic_algorithms(True, warn_only=True)
     scalar, scalar_grads, _ = evaluate(call, wanted=able, gaps=True)
     torch.use_deterministic_algorithms(False)
-    for kind, others, slopes in (
-        ("double", wide, wide_grads),
-        ("scalar", scalar, scalar_grads),
-    ):
+    kinds = [("double", wide, wide_grads), ("scalar", scalar, scalar_grads)]
+    if call.origin.endswith(BROADCAST) and call.operator in DECOMPOSITIONS:
+        with contextlib.suppress(Exception):  # it may reject the call
+            plain = evaluate(call, wanted=able, instead=DECOMPOSITIONS[call.operator])
+            kinds.append(("decomposed", *plain[:2]))
+    for kind, others, slopes in kinds:
         pairs = [(str(i), a, b) for i, (a, b) in enumerate(zip(outputs, others, strict=False))]
         pairs += [(key, value, slopes.get(key)) for key, value in grads.items()]
         found = {key: elsewhere(a, b, call.tolerance) for key, a, b in pairs}
         if found := {key: store.part(b) for key, b in found.items() if b is not None}:
             entry[kind] = found
     return entry
+
+
+def rejects(call: Call, device: str) -> bool:
+    """Return whether torch rejects a call; on the device meta, its rules for shapes do."""
+    try:
+        call.operator(*fresh(call.args, device=device), **fresh(call.kwargs, device=device))
+    except NotImplementedError:
+        return False
+    except Exception:
+        return True
+    return False
+
+
+def reads_beyond(call: Call) -> bool:
+    """Return whether the results of a call depend on what is in memory after its arrays."""
+    found = call.operator(*fresh(call.args), **fresh(call.kwargs))
+    other = call.operator(*fresh(call.args, after=MARGIN), **fresh(call.kwargs, after=MARGIN))
+    pairs = zip(tree_leaves(found), tree_leaves(other), strict=True)
+    return any(elsewhere(a, b, None) is not None for a, b in pairs)
+
+
+def meaningful(calls: list[Call]) -> list[Call]:
+    """Return the calls of an overload without those whose sizes and axes torch does not check.
+
+    Torch accepts these, although its rules for shapes do not, or although it reads beyond the
+    arrays in one of them.
+    """
+    accepted = [c for c in calls if c.origin.endswith(REJECTED) and not rejects(c, "cpu")]
+    beyond = any(map(reads_beyond, accepted))
+    unchecked = {id(call) for call in accepted if beyond or rejects(call, "meta")}
+    return [call for call in calls if id(call) not in unchecked]
 
 
 def entry_of(call: Call, store: Store) -> dict[str, Any]:
@@ -1046,7 +1105,7 @@ def main() -> None:
             found += others.calls.get(full, [])
             for *args, kwargs in large.get(full, []):
                 found.append(Call(operators[full], tuple(args), kwargs, "large", True))
-            for call in found + variants:
+            for call in meaningful(found + variants):
                 try:
                     entries.append(entry_of(call, store))
                 except Unrecordable:
