@@ -397,6 +397,11 @@ def free_vectors(sample: Sample) -> Any:
         if gauge and size_of(array)
     )
     free = equal.sum(axis=(-2, -1)) > equal.shape[-1]
+    for array, gauge in zip(sample.out, sample.gauge, strict=True):
+        if gauge and size_of(array):
+            # the absolute value of an element that is 0 has no slope
+            lengths = to_numpy(gauged(to_mlx(array), gauge, ranks(sample)))
+            free |= (lengths <= NEAR).any(axis=(-2, -1))
     return (free | (zero.any(axis=-1) & others))[..., None, None]
 
 
