@@ -20,6 +20,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlxgen.__main__ import cli
+from mlxgen.command import operators
+from mlxgen.diagnostics import Diagnostics
+from mlxgen.plugins.interactive.built import chosen
 
 PROJECT = """
 [project]
@@ -162,6 +165,17 @@ def test_only_changed_operators(project: Project) -> None:
     text = project.test(status=1)
     assert rows(text).keys() == {"cube"}  # its header's source includes another header
     assert "failed" in rows(text)["cube"][0]
+
+
+def test_operators_that_a_source_calls(project: Project) -> None:
+    """They are built too, because the source of a header is."""
+    project.edit("csrc/scale.cpp", "#include", '#include "proved/plus_one.h"\n#include')
+    diags = Diagnostics()
+    settings = operators.settings_of(project.folder, None, diags)
+    document, sources = operators.read(settings, diags)
+    found = chosen(settings, document, sources, ["cube"])
+    assert diags.ok
+    assert {op.name for op in found.ops} == {"cube", "cubed", "plus_one"}
 
 
 def test_crash(project: Project) -> None:

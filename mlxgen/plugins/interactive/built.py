@@ -122,9 +122,13 @@ class Chosen:
 
     @cached_property
     def calls(self) -> Mapping[str, set[str]]:
-        """The entries that each operator calls, also by hand-written headers."""
+        """The entries that each operator calls, also by hand-written headers and C++ sources."""
         entries_of = cache(self.sources.entries_of)
-        return {op.name: op.calls.union(*map(entries_of, op.headers)) for op in self.ops}
+        found = {}
+        for op in self.ops:
+            cpp = (str(path) for path in self._of_files[op.name] if path.suffix == ".cpp")
+            found[op.name] = op.calls.union(*map(entries_of, (*op.headers, *cpp)))
+        return found
 
     def reached(self, names: Iterable[str]) -> list[Op]:
         """Return some operators and all that they call, in the order of the file."""
