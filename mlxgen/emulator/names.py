@@ -136,7 +136,7 @@ def unknown_names(reader: Reader, unit: Unit, shared: bool) -> Iterator[SourceEr
     for file in unit.files:
         for what, used in (("function", names(file).calls), ("type", names(file).types)):
             for scope, name, place in used:
-                if what == "type" and scope and scope not in METAL["namespaces"]:
+                if "<" in scope or (what == "type" and scope and scope not in METAL["namespaces"]):
                     continue  # a member of a class
                 if name in known or name.startswith("_"):
                     continue

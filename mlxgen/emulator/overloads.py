@@ -27,7 +27,7 @@ class Overloads(Source):
             node, seen = pending.pop()
             body = node.child_by_field_name("body")
             if node.type == "function_definition":
-                if body:
+                if body or node.named_children[-1].type == "default_method_clause":
                     self._function(node, seen)
                 continue
             name = node.child_by_field_name("name")

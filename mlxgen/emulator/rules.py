@@ -93,7 +93,8 @@ def _kind(pointer: bool) -> str:
 def _parameters(function: Function) -> Iterator[SourceError]:
     shared = [p for p in function.params if p.pointer or p.reference]
     for param in shared:
-        if param.space is None:
+        # An array without a mark is in the thread's memory.
+        if param.space is None and ("*" in param.type or "&" in param.type):
             name = f"{param.name or param.type} of {function.name}"
             said = MESSAGES("no_space", kind=_kind(param.pointer), name=name)
             yield SourceError(said, param.span)

@@ -512,7 +512,10 @@ bool same_place(const Fiber& a, const Fiber& b) {
       strcmp(a.what, b.what) == 0;
 }
 
-/** Resume a simdgroup if all its lanes wait at the same operation. */
+/**
+ * Resume the lanes of a simdgroup that wait at an operation, if no other lane
+ * can run. Lanes that have passed it and wait at a barrier are not active.
+ */
 bool release_simdgroup(Group& group, uint32_t simdgroup, bool& released) {
   uint32_t first = simdgroup * simdgroup_size;
   uint32_t stop = std::min(first + simdgroup_size, group.count);
@@ -535,10 +538,8 @@ bool release_simdgroup(Group& group, uint32_t simdgroup, bool& released) {
   }
   for (uint32_t i = first; i < stop; ++i) {
     auto& fiber = fibers[i];
-    if (fiber.state == State::done) {
-      continue;
-    }
-    if (fiber.state == State::at_barrier || !same_place(fiber, *waiting)) {
+    fiber.parity = waiting->parity; // also if it leaves out this operation
+    if (fiber.state == State::at_simd && !same_place(fiber, *waiting)) {
       error = "divergence: " + describe(*waiting) + " waits for " +
           at(*waiting) + ", but " + describe(fiber) +
           " of the same simdgroup"
@@ -1072,6 +1073,8 @@ bool run_grid(const Launch& launch, void* const* pointers) {
     position[simdgroups_per_threadgroup][0] =
         (group.count + simdgroup_size - 1) / simdgroup_size;
     position[threads_per_simdgroup][0] = simdgroup_size;
+    position[quadgroups_per_threadgroup][0] = (group.count + 3) / 4;
+    position[threads_per_quadgroup][0] = 4;
     for (auto& memory : storage) {
       std::fill(memory.begin(), memory.end(), uint8_t(0xFF));
     }

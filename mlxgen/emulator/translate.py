@@ -25,35 +25,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from ..check.metal import POSITIONS, SCALAR_POSITIONS
 from ..read.cpp import Function, Param, find_function, normalised
 from ..read.preprocess import SourceError
 from .cxx import MESSAGES
 from .overloads import DROPPED, SPACES, Overloads
-
-# The indices of mlxgen_metal::Position, by attribute.
-POSITIONS = {
-    name: i
-    for i, name in enumerate(
-        (
-            "thread_position_in_grid",
-            "thread_position_in_threadgroup",
-            "thread_index_in_threadgroup",
-            "thread_index_in_simdgroup",
-            "simdgroup_index_in_threadgroup",
-            "thread_index_in_quadgroup",
-            "quadgroup_index_in_threadgroup",
-            "threadgroup_position_in_grid",
-            "threads_per_grid",
-            "threadgroups_per_grid",
-            "threads_per_threadgroup",
-            "dispatch_threads_per_threadgroup",
-            "simdgroups_per_threadgroup",
-            "threads_per_simdgroup",
-        )
-    )
-}
-POSITIONS["dispatch_simdgroups_per_threadgroup"] = POSITIONS["simdgroups_per_threadgroup"]
-POSITIONS["thread_execution_width"] = POSITIONS["threads_per_simdgroup"]
 
 MAX_BUFFERS = 31
 _SPECIFIERS = SPACES | {"const", "constexpr", "static", "inline", "volatile"}
@@ -71,6 +47,7 @@ _UNSUPPORTED = {
     "object_data": "mesh shaders",
     "ray_data": "ray tracing",
     "cooperative_tensor": "tensor operations",
+    "mpp": "tensor operations",
     "simdgroup_event": "asynchronous copies",
 }
 _SWIZZLE = re.compile(r"[xyzw]{2,4}$|[rgba]{2,4}$")
@@ -236,7 +213,18 @@ class MetalTranslator(Overloads):
             stop = self.partner[i] + 1
             self.skip(i, stop)
             return stop
+        elif text == "{" and self.text(i + 1) == "[" and self.texts[i - 1] == "=":
+            self._range(i)
         return i + 1
+
+    def _range(self, i: int) -> None:
+        """Convert `T a[N] = {[0 ... N - 1] = x};`, an extension of clang, to a loop."""
+        last, close = self.partner[i + 1], self.partner[i]
+        name = self.partner[i - 2] - 1
+        if "..." in self.texts[i:last] and self.text(last + 1) == "=" and self.is_name(name):
+            self.new[i - 1] = f"; for (auto& mlxgen_element : {self.texts[name]}) mlxgen_element"
+            self.skip(i, last + 1)
+            self.new[close] = ""
 
     def _is_attribute(self, i: int) -> bool:
         # `a[[] {...}()]` is the only other source of two adjacent brackets.
@@ -457,11 +445,11 @@ class MetalTranslator(Overloads):
         return f"static constexpr mlxgen_metal::Declared {name}[] = {{\n{text}    {{}}}};\n"
 
     def _row(self, param: Param, taken: set[int]) -> str:
-        positions = [a for a in param.attributes if a in POSITIONS]
+        positions = (POSITIONS | SCALAR_POSITIONS).intersection(param.attributes)
         kind = "position"
-        index: int
+        index: int | str
         if positions:
-            index = POSITIONS[positions[0]]
+            index = f"mlxgen_metal::{min(positions)}"
             if param.pointer or param.reference:
                 raise self._wrong("position_pointer", param)
         elif "threadgroup" in param.attributes or param.space == "threadgroup":

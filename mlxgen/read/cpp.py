@@ -38,7 +38,12 @@ _MACHINE = {
 _PLATFORM = (*_SYSTEM.get(sys.platform, ()), *_MACHINE.get(platform.machine(), ()))
 CPP = {"__cplusplus": "202002L", **dict.fromkeys(_PLATFORM, "1")}
 # Macros of Metal's compiler and <metal_stdlib>, for the oldest supported version.
-METAL = {"__METAL__": "1", "__METAL_VERSION__": "310", "METAL_FUNC": "inline"}
+METAL = {
+    "__METAL__": "1",
+    "__METAL_VERSION__": "310",
+    "__HAVE_BFLOAT__": "1",
+    "METAL_FUNC": "inline",
+}
 
 _SPACES = "device|constant|threadgroup_imageblock|threadgroup|thread|object_data|ray_data"
 _SPACE = re.compile(rf"\b(?:{_SPACES})\b")
@@ -50,8 +55,8 @@ _BLANKED = (
 )
 _BLANKED_CPP = re.compile(_BLANKED, re.S)
 _BLANKED_METAL = re.compile(
-    rf"{_BLANKED}|\b(?:{_SPACES})\b(?=\s+[\w:*&]|[*&]|\s*[{{;])"
-    r"|\b(?:kernel|vertex|fragment)\b(?=\s+\w+\s+\w+\s*[(<])"
+    rf"{_BLANKED}|\b(?:{_SPACES})\b(?=\s+[\w:*&]|[*&]|\s*[{{;]|\s*=\s*default\b)"
+    r"|\b(?:kernel|vertex|fragment)\b(?=\s+\w+\s+\w+\s*[(<]|\s+decltype\b)"
     r"|\bcoherent\b(?:\s*\(\w+\))?(?=\s+\w)",
     re.S,
 )

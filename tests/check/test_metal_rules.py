@@ -66,6 +66,26 @@ def test_variable_with_address_space(text: str) -> None:
     assert codes(body(text)) == []
 
 
+def test_array_as_a_parameter() -> None:
+    """It is in the thread's memory, but a pointer or a reference needs an address space."""
+    assert codes("float sum(float x[2]) { return x[0] + x[1]; }") == []
+    assert codes("float sum(float (&x)[2]) { return x[0] + x[1]; }") == ["MG805"]
+
+
+def test_member_functions_of_metal() -> None:
+    text = "x[0] = metal::numeric_limits<float>::infinity() + numeric_limits<half>::quiet_NaN();"
+    assert codes(body(text)) == []
+
+
+def test_instantiation_by_the_type_of_a_kernel() -> None:
+    text = """
+    template <int N> kernel void f(device float* x) { x[0] = N; }
+    template [[host_name("f_2")]]
+    kernel decltype(f<2>) f<2>;
+    """
+    assert codes(text) == []
+
+
 @pytest.mark.parametrize("word", ["half", "bfloat", "kernel", "device"])
 def test_keyword_as_the_name_of_a_variable(word: str) -> None:
     assert codes(body(f"float {word} = x[0]; x[0] = 2;")) == ["MG801"]

@@ -346,6 +346,25 @@ def test_divergence(load, x, body, message):
         run(load, body, x)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_operations_of_active_lanes(load, x, schedule):
+    """Lanes that wait at the next barrier are not active in an operation in a branch."""
+    body = """
+    uint lane = i % 32;
+    float v = x[i];
+    if (lane < 5) v = simd_sum(v) + simd_shuffle_up(v, 1);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (lane % 2) v = simd_max(v);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    y[i] = simd_sum(v);"""
+    found = run(load, body, x, schedule=schedule)
+    for lanes, sums in zip(x.reshape(-1, 32), found.reshape(-1, 32), strict=True):
+        v = lanes.copy()
+        v[:5] = lanes[:5].sum() + lanes[[0, 0, 1, 2, 3]]
+        v[1::2] = v[1::2].max()
+        np.testing.assert_allclose(sums, v.sum(), rtol=1e-5)
+
+
 RACES = [
     # threads of one threadgroup, then threads of several
     (
@@ -492,6 +511,7 @@ def test_dtypes_of_buffers(load, x):
     "source, message",
     [
         ("texture2d<float> t;", "textures"),
+        ("using namespace mpp::tensor_ops;", "tensor operations"),
         ("threadgroup float a[2] = {1, 2};", "cannot be initialized"),
         ("float z = undeclared(1);", "test.metal:4.*undeclared"),
         ("x[i] = 1;", "test.metal:4.*read-only"),

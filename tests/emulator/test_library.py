@@ -45,6 +45,7 @@ VALUES = {
     "    float4(0, 0, 3, 0), float4(0, 0, 0, 1)))": 5,
     "(float4x2(1, 2, 3, 4, 5, 6, 7, 8) * float4(1)).y + (2 * m - m + m * 1)[0][1]": 24,
     "(float2x3(v, v) * float2(1, 2)).z + float(half2x2(m)[1].x) + float3x3(1)[2].z": 13,
+    "fast::max(1.0f, fast::abs(-2.0f)) + precise::clamp(v, 0.0f, 1.5f).z + fast::length(v)": 7.242,
     # colors
     "pack_float_to_unorm4x8(float4(0, 0, 1, 0)) / 65536.0f": 255,
     "pack_float_to_snorm2x16(float2(1, 0))": 32767,
@@ -58,6 +59,13 @@ VALUES = {
     # types
     "is_same_v<make_scalar_t<float3>, float> + is_vector_v<half2> + is_scalar_v<float2>": 2,
     "is_same_v<decltype(c ? b : 0), bfloat> + is_same_v<remove_addrspace_t<int>, int>": 2,
+    "vec_elements<half3>::value + vec_elements<float>::value": 4,
+    "float(__FLT16_MAX__) + (_fp_encoding_traits<float>::inf_mask >> 23)": 65759,
+    # bools are promoted to int
+    "simd_sum(c) + simd_prefix_inclusive_sum(c) + quad_max(c) + (simd_shuffle(c, 0) ? 1 : 0)": 4,
+    "is_same_v<decltype(simd_broadcast(c, 0u)), int> + is_same_v<decltype(simd_min(c)), int>": 2,
+    # clang's ranges of elements
+    "ones[0] + ones[3]": 2,
 }
 
 
@@ -73,6 +81,8 @@ def test_values(load):
   float3 v = given[1], zeros[2] = {{float3(0)}};
   packed_float3 p = given[0];
   float2x2 m(float2(1, 2), float2(3, 4));
+  assert(i == 3);
+  half ones[4] = {{ [0 ... 4 - 1] = 1.0h }};
 {lines}
 }}"""
     given, out = np.array([1, 2, 2, -1, 2, 3], np.float32), np.empty(len(VALUES), np.float32)
@@ -147,6 +157,12 @@ template <typename T> struct Sum {{
   T operator()(T a, T b) {{ return a + b; }}
   T operator()(threadgroup const T& a, threadgroup const T& b) {{ return a + b; }}
 }};
+struct State {{
+  float value;
+  State() thread = default;
+  State() threadgroup = default;
+  State(float x) thread : value(x) {{}}
+}};
 template <typename T> struct element {{}};
 template <typename T> struct element<device T*> {{ using type = remove_cv_t<T>; }};
 template <typename T> struct element<threadgroup T*> {{ using type = remove_cv_t<T>; }};
@@ -155,7 +171,7 @@ template <typename T> struct element<threadgroup T*> {{ using type = remove_cv_t
   s[i] = i;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   element<device float*>::type x = Sum<float>()(s[i], s[3 - i]);
-  y[i] = Sum<float>()(x, 1);
+  y[i] = Sum<float>()(x, State(1).value);
 }}"""
     y = np.empty(4, np.float32)
     load(text=text).run("sums", [y], grid=(4,), threadgroup=(4,), outputs=[0])

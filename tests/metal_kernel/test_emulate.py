@@ -120,6 +120,15 @@ def test_scalars_and_small_inputs() -> None:
     same(y, [11.5] * 5)
 
 
+def test_inputs_of_numpy() -> None:
+    source = "uint i = thread_position_in_grid.x; if (i != 1) y[i] = x[i] * a + n;"
+    inputs = [np.arange(3, dtype=np.float32), np.float32(2), np.int64(1)]
+    call = {"inputs": inputs, "output_shapes": [(3,)], "output_dtypes": [mx.float32]}
+    made = kernel(source, input_names=["x", "a", "n"])
+    y = made(**call, grid=(3, 1, 1), threadgroup=(3, 1, 1), init_value=np.float32(7))[0]
+    same(y, [1.0, 7.0, 5.0])
+
+
 def test_several_outputs_and_initial_value() -> None:
     source = "uint i = thread_position_in_grid.x; if (i % 2) y[i] = x[i]; z[i] = int(x[i]);"
     y, z = kernel(source, output_names=["y", "z"])(
@@ -158,6 +167,18 @@ def test_positions_in_three_axes() -> None:
     assert found.flatten().tolist() == [
         *(2000, 2001, 2002, 2003, 2100, 2101, 2000, 2001, 2002, 2003, 2100, 2101),
     ]
+
+
+def test_all_attributes_of_mlx() -> None:
+    """MLX declares those whose names are in the source, also as parts of other names."""
+    source = """
+        uint my_grid_size = grid_size.y, my_grid_origin = grid_origin.x;
+        y[thread_position_in_grid.y] = my_grid_size * 1000 + my_grid_origin
+            + quadgroups_per_threadgroup * 100 + dispatch_quadgroups_per_threadgroup * 10
+            + threads_per_simdgroup + thread_execution_width + quadgroup_index_in_threadgroup;
+    """
+    found = run(source, call={"grid": (1, 12, 1), "threadgroup": (1, 12, 1)})
+    assert found.flatten().tolist() == [12394 + i // 4 for i in range(12)]
 
 
 def test_verbose_prints_what_mlx_prints(capsys: pytest.CaptureFixture[str]) -> None:
@@ -316,6 +337,7 @@ def test_unwritten_can_be_allowed() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "grid": ({"grid": (0, 1, 1)}, ValueError, r"`grid` must be three sizes, but is \(0, 1, 1\)"),
+    "arrays": ({"grid": (mx.array(4.0), 1, 1)}, TypeError, "`grid` must be three sizes"),
     "two sizes": ({"grid": (4, 1)}, TypeError, "`grid` must be three sizes"),
     "threadgroup": ({"threadgroup": (2048, 1, 1)}, ValueError, "exceeds the maximum of 1024"),
     "no dtypes": ({"output_dtypes": None}, TypeError, "`output_dtypes` is missing"),
@@ -327,6 +349,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "negative": ({"output_shapes": [(-3,)]}, ValueError, r"the shape of output 'y' is \(-3,\)"),
     "inputs": ({"inputs": []}, ValueError, "expected 1 `inputs`, found 0"),
     "a string": ({"inputs": ["x"]}, TypeError, "input 'x' is a str"),
+    "a list": ({"inputs": [[1.0, 2.0]]}, TypeError, "input 'x' is a list"),
     "template": ({"template": [("T", 1.5)]}, ValueError, "the template argument T is 1.5"),
     "not a pair": ({"template": ["T"]}, TypeError, "'T' is not a pair"),
     "minus": ({"template": [("T", -1)]}, ValueError, "the template argument T is -1"),

@@ -19,7 +19,7 @@ from mlxgen.__main__ import cli
 from mlxgen.metal import RecordError, emulate, record
 from mlxgen.plugins.metal import records
 from mlxgen.plugins.metal.formulas import Numbers, Sizes, size, times
-from mlxgen.plugins.metal.records import Call, Kernel, Record
+from mlxgen.plugins.metal.records import Call, Kernel, Number, Record
 
 COPY = "uint i = thread_position_in_grid.x;\nout[i] = x[i];"
 F32, F16, I32 = "float32", "float16", "int32"
@@ -666,6 +666,20 @@ def test_record(tmp_path: Path) -> None:
         run(mx.ones(7))
         run(ones)
     assert [c.grid[0] for c in only(tmp_path / "ops").calls] == [6, 4, 2, 5, 7]
+
+
+def test_record_of_numpy(tmp_path: Path) -> None:
+    with emulate(record=tmp_path):
+        made = mx.fast.metal_kernel("copy", ["x", "n"], ["out"], COPY)
+        made(
+            inputs=[np.ones(3, np.int32), np.float64(2)],
+            output_shapes=[(3,)],
+            output_dtypes=[mx.int32],
+            grid=(3, 1, 1),
+            threadgroup=(3, 1, 1),
+        )
+    x, n = only(tmp_path).calls[0].inputs
+    assert x == array(3, dtype=I32, low=1, high=1) and n == Number(value=2.0)
 
 
 def test_record_without_emulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

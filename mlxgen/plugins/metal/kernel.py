@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from operator import index
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn, SupportsFloat, SupportsIndex
 
 import mlx.core as mx
 
@@ -21,6 +21,26 @@ _GROUP = "at most 1024 threads in all, at least 1 along each axis"
 
 # Whether elements that no thread writes are an error; None outside of the emulation.
 Mode = Callable[[], bool | None]
+
+
+def as_array(value: Any) -> mx.array:
+    """Return an input as an array; MLX accepts arrays of other libraries, but no lists.
+
+    Raises:
+        TypeError: If it is neither an array nor a number.
+        ValueError: If MLX cannot convert it.
+    """
+    if isinstance(value, list | tuple):
+        raise TypeError
+    return value if isinstance(value, mx.array) else mx.array(value)
+
+
+def _integers(sizes: Sequence[SupportsIndex]) -> list[int]:
+    """Return sizes as integers; none if one of them is another object, as a float."""
+    try:
+        return [*map(index, sizes)]
+    except TypeError:
+        return []
 
 
 class EmulatedKernel:
@@ -107,9 +127,11 @@ class EmulatedKernel:
             sizes = " x ".join(map(str, threadgroup))
             message = f"a threadgroup of {sizes} threads exceeds the maximum of {MAX_THREADS}"
             self._fail(ValueError, message, "use a smaller threadgroup")
-        if init_value is not None and not isinstance(init_value, int | float):
-            kind = type(init_value).__name__
-            self._fail(TypeError, f"`init_value` is a {kind}", "give a number")
+        if init_value is not None:
+            if not isinstance(init_value, SupportsFloat):
+                kind = type(init_value).__name__
+                self._fail(TypeError, f"`init_value` is a {kind}", "give a number")
+            init_value = float(init_value)
         form = form_of(arrays, output_dtypes, self._template(template))
         if verbose:
             text = function(declared, form, lines=False)
@@ -139,10 +161,11 @@ class EmulatedKernel:
             self._fail(ValueError, message, f"give one for each of {', '.join(names)}")
 
     def _array(self, name: str, value: Any) -> mx.array:
-        if not isinstance(value, mx.array | bool | int | float | complex):
+        try:
+            array = as_array(value)
+        except (TypeError, ValueError):
             message = f"input '{name}' is a {type(value).__name__}"
-            self._fail(TypeError, message, "give an mx.array or a number")
-        array = value if isinstance(value, mx.array) else mx.array(value)
+            self._fail(TypeError, message, "give an array or a number")
         self._metal_type(f"input '{name}'", array.dtype)
         return array
 
@@ -161,12 +184,12 @@ class EmulatedKernel:
         return [*map(index, shape)]
 
     def _sizes(self, name: str, sizes: Sequence[int], help: str) -> list[int]:
-        right = len(sizes) == 3 and all(isinstance(n, SupportsIndex) for n in sizes)
-        if not right or not all(1 <= n < 2**31 for n in sizes):
-            kind = ValueError if right else TypeError
+        found = _integers(sizes)
+        if len(found) != 3 or not all(1 <= n < 2**31 for n in found):
+            kind = ValueError if len(found) == 3 else TypeError
             message = f"`{name}` must be three sizes, but is {tuple(sizes)}"
             self._fail(kind, message, f"give {help}")
-        return [*map(index, sizes)]
+        return found
 
     def _template(self, given: Any) -> list[tuple[str, str, str]]:
         found = []

@@ -16,6 +16,7 @@ from typing import Any, cast
 import mlx.core as mx
 
 from . import records
+from .kernel import as_array
 from .records import Array, Call, Constant, Kernel, Number, TypeName
 
 _inside = threading.local()  # the depth of functions of `mx.custom_function`
@@ -134,8 +135,9 @@ def _dtype(dtype: mx.Dtype) -> str:
 
 
 def _input(value: Any) -> Array | Number:
-    if not isinstance(value, mx.array):
+    if isinstance(value, bool | int | float):
         return Number(value=value)
+    value = as_array(value)
     low = high = None
     if value.size and mx.issubdtype(value.dtype, mx.integer):
         with suppress(ValueError):  # within `mx.compile`, arrays have no elements

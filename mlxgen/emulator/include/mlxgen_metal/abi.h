@@ -10,7 +10,7 @@
 
 namespace mlxgen_metal {
 
-constexpr uint32_t abi_version = 4;
+constexpr uint32_t abi_version = 5;
 constexpr int max_buffers = 31;
 constexpr uint32_t simdgroup_size = 32;
 constexpr uint32_t max_threads = 1024; // of a threadgroup
@@ -51,7 +51,7 @@ struct Parameter {
 
 /** The position of a thread, in the order of the position parameters. */
 struct Thread {
-  uint32_t position[16][3];
+  uint32_t position[17][3];
   void* const* buffers;
   void* const* shared;
 };

@@ -156,7 +156,10 @@ struct Xor {
   }
 };
 
-// Metal has simdgroup operations for scalars and vectors of at most 32 bits.
+// Metal has simdgroup operations for scalars and vectors of at most 32 bits. A
+// bool is promoted to int, as for any overloaded function.
+template <typename T>
+using Lane = std::conditional_t<std::is_same_v<T, bool>, int, T>;
 template <typename T>
 struct Scalar {
   using type = T;
@@ -168,7 +171,8 @@ struct Scalar<metal::vec<T, N>> {
 template <typename T>
 concept Simd = metal::is_arithmetic_v<typename Scalar<T>::type> &&
     sizeof(typename Scalar<T>::type) <= 4 &&
-    !std::is_same_v<typename Scalar<T>::type, bool> &&
+    (std::is_same_v<T, bool> ||
+     !std::is_same_v<typename Scalar<T>::type, bool>) &&
     !std::is_same_v<typename Scalar<T>::type, bfloat>;
 
 /** The first active lane of the group of the calling lane. */
@@ -242,12 +246,14 @@ namespace metal {
 
 #define MLXGEN_SIMD_REDUCE(name, op)                           \
   template <mlxgen_metal::Simd T>                              \
-  T simd_##name(T x, MLXGEN_PLACE) {                           \
+  mlxgen_metal::Lane<T> simd_##name(T value, MLXGEN_PLACE) {   \
+    mlxgen_metal::Lane<T> x = value;                           \
     return mlxgen_metal::reduce(                               \
         x, mlxgen_metal::op(), 32, "simd_" #name, file, line); \
   }                                                            \
   template <mlxgen_metal::Simd T>                              \
-  T quad_##name(T x, MLXGEN_PLACE) {                           \
+  mlxgen_metal::Lane<T> quad_##name(T value, MLXGEN_PLACE) {   \
+    mlxgen_metal::Lane<T> x = value;                           \
     return mlxgen_metal::reduce(                               \
         x, mlxgen_metal::op(), 4, "quad_" #name, file, line);  \
   }
@@ -260,18 +266,19 @@ MLXGEN_SIMD_REDUCE(or, Or)
 MLXGEN_SIMD_REDUCE(xor, Xor)
 #undef MLXGEN_SIMD_REDUCE
 
-#define MLXGEN_SCAN(group, lanes, name, start, inclusive, op) \
-  template <mlxgen_metal::Simd T>                             \
-  T group##_prefix_##name(T x, MLXGEN_PLACE) {                \
-    return mlxgen_metal::scan(                                \
-        x,                                                    \
-        static_cast<T>(start),                                \
-        inclusive,                                            \
-        mlxgen_metal::op(),                                   \
-        lanes,                                                \
-        #group "_prefix_" #name,                              \
-        file,                                                 \
-        line);                                                \
+#define MLXGEN_SCAN(group, lanes, name, start, inclusive, op)      \
+  template <mlxgen_metal::Simd T>                                  \
+  mlxgen_metal::Lane<T> group##_prefix_##name(T x, MLXGEN_PLACE) { \
+    using Lane = mlxgen_metal::Lane<T>;                            \
+    return mlxgen_metal::scan(                                     \
+        static_cast<Lane>(x),                                      \
+        static_cast<Lane>(start),                                  \
+        inclusive,                                                 \
+        mlxgen_metal::op(),                                        \
+        lanes,                                                     \
+        #group "_prefix_" #name,                                   \
+        file,                                                      \
+        line);                                                     \
   }
 #define MLXGEN_SIMD_SCAN(name, start, inclusive, op) \
   MLXGEN_SCAN(simd, 32, name, start, inclusive, op)  \
@@ -283,13 +290,14 @@ MLXGEN_SIMD_SCAN(exclusive_product, 1, false, Product)
 #undef MLXGEN_SIMD_SCAN
 #undef MLXGEN_SCAN
 
-#define MLXGEN_SIMD_MOVE(name, from)                        \
-  template <mlxgen_metal::Simd T>                           \
-  T name(T x, ushort n, MLXGEN_PLACE) {                     \
-    auto lanes = mlxgen_metal::share(x, #name, file, line); \
-    [[maybe_unused]] uint32_t lane = lanes.lane;            \
-    [[maybe_unused]] uint32_t base = lane & ~3u;            \
-    return mlxgen_metal::value_of<T>(lanes, from);          \
+#define MLXGEN_SIMD_MOVE(name, from)                            \
+  template <mlxgen_metal::Simd T>                               \
+  mlxgen_metal::Lane<T> name(T value, ushort n, MLXGEN_PLACE) { \
+    mlxgen_metal::Lane<T> x = value;                            \
+    auto lanes = mlxgen_metal::share(x, #name, file, line);     \
+    [[maybe_unused]] uint32_t lane = lanes.lane;                \
+    [[maybe_unused]] uint32_t base = lane & ~3u;                \
+    return mlxgen_metal::value_of<decltype(x)>(lanes, from);    \
   }
 MLXGEN_SIMD_MOVE(simd_broadcast, n)
 MLXGEN_SIMD_MOVE(simd_shuffle, n)

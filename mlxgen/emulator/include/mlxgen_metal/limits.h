@@ -81,6 +81,13 @@
 #define M_SQRT2_H ((half)M_SQRT2_F)
 #define M_SQRT1_2_H ((half)M_SQRT1_2_F)
 
+// As without Metal's debug mode.
+#define assert(...) ((void)0)
+
+// gcc's own have a suffix that C++20 lacks.
+#undef __FLT16_MAX__
+#define __FLT16_MAX__ HALF_MAX
+
 #define __METAL_FAST_MATH__ 0
 #define __METAL_MAYBE_FAST_MATH__ 1
 #define __METAL_PRECISE_MATH__ 2

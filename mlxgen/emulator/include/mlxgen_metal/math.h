@@ -700,4 +700,14 @@ refract(const vec<T, N>& i, const vec<T, N>& n, Same<T> eta) {
                : i * eta - n * static_cast<T>(eta * along + sqrt(k));
 }
 
+// These have one precision here.
+namespace fast {
+using metal::abs, metal::min, metal::max, metal::clamp, metal::mix;
+using metal::length, metal::distance, metal::normalize;
+using metal::saturate, metal::sign, metal::step, metal::smoothstep;
+} // namespace fast
+namespace precise {
+using namespace fast;
+} // namespace precise
+
 } // namespace metal

@@ -27,6 +27,14 @@ enum Position : int32_t {
   dispatch_threads_per_threadgroup,
   simdgroups_per_threadgroup,
   threads_per_simdgroup,
+  quadgroups_per_threadgroup,
+  threads_per_quadgroup,
+  grid_origin,
+
+  dispatch_simdgroups_per_threadgroup = simdgroups_per_threadgroup,
+  dispatch_quadgroups_per_threadgroup = quadgroups_per_threadgroup,
+  thread_execution_width = threads_per_simdgroup,
+  grid_size = threads_per_grid,
 };
 
 /** The values of a simdgroup's lanes at one operation. */

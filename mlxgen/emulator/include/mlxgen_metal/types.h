@@ -354,6 +354,18 @@ MLXGEN_FLOAT_LIMITS(half, uint16_t, 11, 0x7BFF, 0x0400, 0x1400, 0x7C00, 0x7E00)
 MLXGEN_FLOAT_LIMITS(bfloat, uint16_t, 8, 0x7F7F, 0x0080, 0x3C00, 0x7F80, 0x7FC0)
 #undef MLXGEN_FLOAT_LIMITS
 
+/** An internal type of Metal's library, which MLX's older bfloat uses. */
+template <typename T>
+struct _fp_encoding_traits {
+  static constexpr uint32_t inf_mask = 0x7F800000;
+  static constexpr uint32_t sign_mask = 0x80000000;
+};
+template <>
+struct _fp_encoding_traits<half> {
+  static constexpr uint16_t inf_mask = 0x7C00;
+  static constexpr uint16_t sign_mask = 0x8000;
+};
+
 // ------------------------------------------------------------------ vectors
 
 template <typename T, int N>
@@ -366,6 +378,11 @@ struct vec_traits {
 template <typename T, int N>
 struct vec_traits<vec<T, N>> {
   static constexpr int size = N;
+};
+template <typename T>
+struct vec_elements : integral_constant<
+                          int,
+                          (vec_traits<T>::size > 0 ? vec_traits<T>::size : 1)> {
 };
 template <typename T>
 constexpr bool is_vector_v = vec_traits<remove_cv_t<T>>::size > 0;
