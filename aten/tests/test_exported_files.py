@@ -287,17 +287,23 @@ UNUSABLE = {
 
 def subprogram(*nodes: dict[str, Any], inputs: tuple[str, ...] = ("i",)) -> dict[str, Any]:
     """Return a call of a subprogram that returns the result of its last node."""
+    given = program(*nodes, inputs=inputs)
+    return node("torch.ops.higher_order.wrap_with_set_grad_enabled", {"as_bool": True}, given, X)
+
+
+def program(*nodes: dict[str, Any], inputs: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return a program as an argument, which returns the result of its last node."""
     graph = {
         "inputs": [read(name) for name in inputs],
         "outputs": nodes[-1]["outputs"],
         "nodes": list(nodes),
         "tensor_values": {},
     }
-    given = {"as_graph": {"name": "g", "graph": graph}}
-    return node("torch.ops.higher_order.wrap_with_set_grad_enabled", {"as_bool": True}, given, X)
+    return {"as_graph": {"name": "g", "graph": graph}}
 
 
 NEGATED = node("aten.neg.default", read("i"), out="j")
+SYSTEM = program(node("os.system", text("ls"), out="j"))
 UNUSABLE |= {
     "sub: itself": (subprogram(node("aten.neg.default", read("j"), out="j")), "reads 'j' before"),
     "sub: outside": (subprogram(node("aten.neg.default", read("x"), out="j")), "reads 'x' before"),
@@ -310,7 +316,15 @@ UNUSABLE |= {
     ),
     "sub: cond": (
         node("higher_order.cond", {"as_bool": True}, {"as_graph": GRAPH}, {"as_graph": GRAPH}),
-        r"lacks:\n  higher_order.cond",
+        "does not return 1 results, from higher_order.cond in node 'y'",
+    ),
+    "sub: cond of an operator": (
+        node("higher_order.cond", {"as_bool": True}, SYSTEM, SYSTEM),
+        r"lacks:\n  os.system, 2 times",
+    ),
+    "sub: condition": (
+        node("higher_order.while_loop", X, {"as_graph": GRAPH}, {"as_tensors": []}),
+        "from higher_order.while_loop in node 'y'",
     ),
 }
 

@@ -27,6 +27,8 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import nn
+from torch._higher_order_ops.map import map as map_over
+from torch._higher_order_ops.scan import scan
 from torch.utils import _pytree as pytree
 
 FOLDER = Path(__file__).parents[1] / "tests/programs"
@@ -870,6 +872,69 @@ def larger_weights(module: nn.Module) -> nn.Module:
         if parameter.ndim > 1:
             nn.init.normal_(parameter, 0, 1.5 / parameter[0].numel() ** 0.5)
     return module
+
+
+class Control(nn.Module):
+    """A scanned cell, a loop, and branches of which one must not run: its slopes are NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.deep = nn.Linear(7, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, steps: torch.Tensor) -> Any:
+        def step(hidden: torch.Tensor, row: torch.Tensor) -> Any:
+            hidden = torch.tanh(self.cell(torch.cat([hidden, row], -1)))
+            return hidden, 2 * hidden
+
+        last, every = scan(step, torch.zeros(2, 4), x, dim=0)
+        zero = (0 * last).sum()
+        chosen = [
+            torch.cond(zero == 0, self.safe, self.unsafe, (last,)),
+            torch.cond(zero != 0, self.unsafe, self.safe, (last,)),
+        ]
+        count, grown = torch.while_loop(
+            lambda i, y: (i < steps).all(),
+            lambda i, y: (i + 1, 1.5 * y),
+            (torch.tensor(0), last.detach()),
+        )
+        return every, chosen, count, grown, map_over(lambda row: row.sin() * 2, x)
+
+    def unsafe(self, y: torch.Tensor) -> torch.Tensor:
+        return y / (0 * y).sum()
+
+    def safe(self, y: torch.Tensor) -> torch.Tensor:
+        return torch.where(y > 0, y, self.deep(y))
+
+
+@program
+def control() -> Program:
+    return Program(Control(), (torch.randn(5, 2, 3), torch.tensor([3, 5])))
+
+
+class Autocast(nn.Module):
+    """Numbers that bfloat16 has exactly, after the conversions of autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+        with torch.no_grad():
+            self.body.weight.copy_(torch.randint(-3, 4, (4, 4)) * 1.001)
+            self.body.bias.copy_(torch.randint(-3, 4, (4,)) * 1.001)
+            self.norm.weight.mul_(1.001)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+            changed = self.body(x)
+            changed += x
+            with torch.autocast("cpu", enabled=False):
+                exact = self.body(x)
+            loss = F.mse_loss(self.body(x), x)
+            return changed, exact, loss, self.norm(self.body(x)), torch.cat([x, self.body(x)])
+
+
+@program
+def autocast() -> Program:
+    return Program(Autocast(), (torch.randint(-2, 3, (3, 4)) * 1.001,))
 
 
 def loss_of(results: Iterator[torch.Tensor]) -> torch.Tensor:

@@ -56,10 +56,14 @@ def from_exported(
     archive = read(source)
     make_functional(archive.program)
     graph = archive.program.graph
-    own = chosen_operators(operators or {}, (node.target for node in graph.nodes))
-    select_masked(graph, own)
+    graphs = [graph, *graph.inner()]
+    targets = (node.target for each in graphs for node in each.nodes)
+    own = chosen_operators(operators or {}, targets)
+    for each in graphs:
+        select_masked(each, own)
     done = rewrite(archive.program, rules, own)
     if PACKED in rules and (packed := pack(archive, own)):
         done[PACKED] = packed
-    prepare(graph, archive.program.file)
+    for each in [graph, *graph.inner()]:
+        prepare(each, archive.program.file)
     return ExportedModel(archive, done, find, own)

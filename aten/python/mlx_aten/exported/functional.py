@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
+import mlx.core as mx
+
 from .program import (
     ExportError,
     Graph,
@@ -54,6 +56,7 @@ CONVERSIONS = {
     *("aten.contiguous.default", "aten.to.device", "aten.to.dtype", "aten.to.dtype_layout"),
     *("aten.to.other", "aten.type_as.default"),
 }
+LOW = {mx.float16, mx.bfloat16}
 # Operators that change some of their arguments: the operator that returns the new ones after its
 # other results, the number of these, and the changed arguments.
 _STATISTICS = ("running_mean", "running_var")
@@ -88,10 +91,7 @@ RESHAPED = {
 def make_functional(program: Program) -> None:
     """Replace in-place operators, and add the new buffers to the graph's outputs."""
     graph = program.graph
-    result = _Functional(program, graph)
-    result.run(graph.nodes)
-    graph.nodes = result.nodes
-    graph.outputs = [replace_refs(output, result.read) for output in graph.outputs]
+    result = _functional(program, graph)
     signature = program.signature
     known = {signature.changed[i] for i in signature.changed}
     for name, path in (signature.parameters | signature.buffers).items():
@@ -99,6 +99,18 @@ def make_functional(program: Program) -> None:
             signature.changed[len(graph.outputs)] = path
             graph.outputs.append(result.read(name))
     without_unused(graph)
+    for inner in graph.inner():
+        _functional(program, inner)
+        without_unused(inner)
+
+
+def _functional(program: Program, graph: Graph) -> _Functional:
+    """Replace the in-place operators of one graph."""
+    result = _Functional(program, graph)
+    result.run(graph.nodes)
+    graph.nodes = result.nodes
+    graph.outputs = [replace_refs(output, result.read) for output in graph.outputs]
+    return result
 
 
 class _Functional:
@@ -114,6 +126,7 @@ class _Functional:
         self.names = (f"functional.{i}" for i in count())  # no name in a file has a dot
         self.same: dict[str, str] = {}  # of the result of an in-place operator: the changed array
         self.records = True  # whether torch records gradients
+        self.autocast = False  # whether torch converts operands
 
     def run(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -124,8 +137,10 @@ class _Functional:
         kind, _, overload = node.target.rpartition(".")
         if node.target == "higher_order.wrap_with_set_grad_enabled":
             self.inline(node, node.inputs[1].value, node.inputs[2:], bool(node.inputs[0].value))
-        elif node.target == "higher_order.wrap_with_autocast" and not node.inputs[2].value:
-            self.inline(node, node.inputs[4].value, node.inputs[5:], True)
+        elif node.target == "higher_order.wrap_with_autocast":
+            outside, self.autocast = self.autocast, bool(node.inputs[2].value)
+            self.inline(node, node.inputs[4].value, node.inputs[5:], self.records)
+            self.autocast = outside
         elif node.target == "aten.as_strided.default" and self.is_whole(node.inputs[0].value):
             node = replace(node, target="mlx.as_strided", inputs=self.inputs(node))
             self.emit(node)
@@ -332,13 +347,40 @@ class _Functional:
                 replace(i, value=replace_refs(i.value, lambda name: Ref(renamed.get(name, name))))
                 for i in inner.inputs
             )
-            self.add(replace(inner, inputs=inputs, output=_renamed(inner.output, renamed)))
+            inner = replace(inner, inputs=inputs, output=_renamed(inner.output, renamed))
+            self.add(self.autocasted(inner) if self.autocast else inner)
         self.records = outside
         for name, value in zip(names_of(node.output), _flat(graph.outputs), strict=True):
             value = replace_refs(value, lambda inner: Ref(renamed.get(inner, inner)))
             constant = not differentiable and self.array_of(value) in own
             target = "aten.detach.default" if constant else "aten.alias.default"
             self.add(Node(name, target, (Input("self", value),), name, node.place))
+
+    def autocasted(self, node: Node) -> Node:
+        """Return a node with the operands that autocast makes: those of the result's precision.
+
+        In-place operators, and norms with weights in 32 bits, take both precisions.
+        """
+        base = node.target.rpartition(".")[0]
+        dtypes = {found.dtype for name in node.outputs() if (found := self.tensors.get(name))}
+        kept = node.target in CONVERSIONS or base.endswith("_") or "norm" in base
+        if kept or base == "higher_order" or len(dtypes) != 1 or not dtypes <= LOW | {mx.float32}:
+            return node
+        (dtype,) = dtypes
+        others = {mx.float32} if dtype in LOW else LOW
+
+        def convert(name: str) -> Ref:
+            found = self.tensors.get(name)
+            if found is None or found.dtype not in others or not found.shape:
+                return Ref(name)
+            new = next(self.names)
+            inputs = (Input("self", Ref(name)), Input("dtype", dtype))
+            self.add(Node(node.name, "aten.to.dtype", inputs, new, node.place))
+            self.tensors[new] = replace(found, dtype=dtype)
+            return Ref(new)
+
+        inputs = tuple(replace(i, value=replace_refs(i.value, convert)) for i in node.inputs)
+        return replace(node, inputs=inputs)
 
     def array_of(self, value: Value) -> str:
         """Return the array that in-place operators changed and returned as this value."""

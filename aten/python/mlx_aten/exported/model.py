@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from . import control
 from .archive import Archive
 from .convolutions import faster
 from .operands import LISTS
@@ -430,6 +431,20 @@ def _runner(
     Raises an ExportError that lists all operators without a function.
     """
     missing: dict[str, list[Node]] = {}
+    run = _run_of(graph, lookup, operators, file, missing)
+    if missing:
+        raise ExportError(_missing_message(missing, file))
+    return run
+
+
+def _run_of(
+    graph: Graph,
+    lookup: Callable[[str], Function | None],
+    operators: Container[str],
+    file: str,
+    missing: dict[str, list[Node]],
+) -> Run:
+    """Return a function from the graph's inputs to its outputs; add the missing operators."""
     steps = []
     dtypes = {
         name: (tensor.dtype, mx.issubdtype(tensor.dtype, mx.inexact))
@@ -438,6 +453,10 @@ def _runner(
     }
     for node in graph.nodes:
         function = lookup(node.target)
+        if node.target in control.FUNCTIONS and node.target not in operators:
+            node = _with_functions(
+                node, lambda inner: _run_of(inner, lookup, operators, file, missing)
+            )
         if function is not None:
             _check_arguments(node, file, node.target in operators)
         if node.target not in operators and _depends_on_values(node, graph):
@@ -454,7 +473,7 @@ def _runner(
         else:
             steps.append(_step(node, faster(function, node, graph.tensors), dtypes, file))
     if missing:
-        raise ExportError(_missing_message(missing, file))
+        return lambda values: []
     last: list[list[str]] = [[] for _ in steps]  # the values that no later step reads
     alive = set(refs_of(graph.outputs))
     for i in reversed(range(len(steps))):
@@ -471,6 +490,20 @@ def _runner(
         return [replace_refs(output, values.__getitem__) for output in graph.outputs]
 
     return run
+
+
+def _with_functions(node: Node, run_of: Callable[[Graph], Run]) -> Node:
+    """Return a node with functions of arrays in place of programs."""
+
+    def function_of(value: Any) -> Any:
+        if not isinstance(value, Graph):
+            return value
+        names, run = value.inputs, run_of(value)
+        return lambda *given: run(dict(zip(names, given, strict=True)))
+
+    inputs = tuple(replace(i, value=function_of(i.value)) for i in node.inputs)
+    output = (node.output,) if isinstance(node.output, str) else node.output
+    return replace(node, inputs=inputs, output=output)
 
 
 def _check_arguments(node: Node, file: str, own: bool) -> None:
@@ -664,9 +697,11 @@ def _missing_message(missing: dict[str, list[Node]], file: str) -> str:
         lines.append(f"  {target}, {times} in node '{nodes[0].name}'{_where(nodes[0])}")
         if hint := advice(target):
             lines.append(f"    {hint}")
-    lines += [
-        "exported.run_decompositions() in torch replaces many operators by simpler ones.",
-        "Or give a function over MLX's arrays: "
-        f"from_exported(.., operators={{'{_base(min(missing))}': f}})",
-    ]
+    lines.append("exported.run_decompositions() in torch replaces many operators by simpler ones.")
+    # Those of torch itself, such as cond, have programs or no arrays as arguments.
+    if own := [target for target in missing if not target.startswith(("higher_order.", "torch."))]:
+        lines.append(
+            "Or give a function over MLX's arrays: "
+            f"from_exported(.., operators={{'{_base(min(own))}': f}})"
+        )
     return "\n".join(lines)

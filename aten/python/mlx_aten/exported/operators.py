@@ -20,7 +20,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from . import arrays, convolutions, draws, fused, layers, masked, quantized, recurrent
+from . import arrays, control, convolutions, draws, fused, layers, masked, quantized, recurrent
 from .operands import inside
 
 Function = Callable[..., Any]
@@ -109,9 +109,8 @@ INSTEAD = {
         ("nonzero", "masked_select", "unique", "_unique2", "unique_consecutive", "unique_dim"),
         "the shape of its result depends on values; use torch.where or a fixed number of elements",
     ),
-    **dict.fromkeys(("cond", "while_loop", "scan", "map_impl"), "compute it with torch.where"),
     **dict.fromkeys(
-        ("wrap_with_autocast", "autocast"), "export the model without autocast, in one dtype"
+        ("_add_batch_dim", "_remove_batch_dim"), "exported.run_decompositions() replaces it"
     ),
     **dict.fromkeys(
         ("unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "resize_", "as_strided_"),
@@ -122,7 +121,7 @@ INSTEAD = {
 
 def advice(target: str) -> str:
     """Return what to do about a missing operator, or the name of the nearest one."""
-    name = target.split(".")[1].partition(" ")[0]
+    name = target.split(".")[-1 if target.startswith("torch.") else 1].partition(" ")[0]
     if " " in target:
         return "x[mask] has as many elements as the mask has true ones; use torch.where"
     if name in INSTEAD:
@@ -286,6 +285,7 @@ FUNCTIONS: dict[str, Function] = {
     "mlx.straight_through": quantized.straight_through,
     "mlx.inside": inside,
     **arrays.FUNCTIONS,
+    **control.FUNCTIONS,
     **convolutions.FUNCTIONS,
     **draws.FUNCTIONS,
     **layers.FUNCTIONS,

@@ -123,6 +123,14 @@ class Graph:
     nodes: list[Node]
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
+    def inner(self) -> Iterator[Graph]:
+        """Yield the programs among the arguments of the nodes, and those inside of these."""
+        for node in self.nodes:
+            for argument in node.inputs:
+                if isinstance(argument.value, Graph):
+                    yield argument.value
+                    yield from argument.value.inner()
+
 
 @dataclass(frozen=True)
 class Leaf:
