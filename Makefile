@@ -27,7 +27,7 @@ CPP_SOURCES := $(shell find csrc kernels examples/ports mlxgen/runtime benchmark
 ATEN_SOURCES := aten/pyproject.toml aten/aten.yaml $(shell find aten/csrc aten/kernels aten/python -type f \
   -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo op test test-all metal aten conformance integrations sanitize arm64 lint format bench accuracy docs site pages links build clean
+.PHONY: help demo op test test-all metal aten aten-metal conformance integrations sanitize arm64 lint format bench accuracy docs site pages links build clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -87,6 +87,10 @@ metal: .venv/.built ## Compile the launchers for macOS; run the tests with Metal
 aten: .venv/.aten ## Build mlx_aten (aten/), and run its tests (PYTEST_ARGS; TORCH=python: compare with it)
 	@ATEN_TORCH='$(TORCH)' $(BIN)/python -m pytest $(or $(PYTEST_ARGS),aten/tests $(PARALLEL))
 	@$(if $(PYTEST_ARGS),,$(BIN)/python aten/tools/live.py $(if $(TORCH),--torch $(TORCH)))
+
+aten-metal: .venv/.built ## Compile mlx_aten's launchers for macOS; run samples with Metal kernels (PYTEST_ARGS)
+	@$(if $(PYTEST_ARGS),,$(BIN)/mlxgen metal-check --project aten --build-dir build/aten-macos;) status=$$?; \
+	  $(BIN)/python aten/tools/metal.py $(PYTEST_ARGS) || status=1; exit $$status
 
 .venv/.aten: .venv/.built $(ATEN_SOURCES)
 	@echo 'Building mlx_aten'

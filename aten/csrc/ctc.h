@@ -35,13 +35,14 @@ struct CtcSequence {
   }
 };
 
+/** log(exp(a) + exp(b)); a NaN of either stays. */
 template <typename A>
 A log_add(A a, A b) {
-  A most = std::max(a, b);
-  if (most == -std::numeric_limits<A>::infinity()) {
-    return most;
+  const A never = -std::numeric_limits<A>::infinity();
+  if (a == never || b == never) {
+    return a == never ? b : a;
   }
-  return most + std::log1p(std::exp(std::min(a, b) - most));
+  return std::max(a, b) + std::log1p(std::exp(-std::fabs(a - b)));
 }
 
 /**
@@ -84,10 +85,8 @@ void ctc_states(
           return table[int64_t(sequence.time(step - before)) * states + state];
         };
         for (int s = 0; s < used; ++s) {
-          T sum = never;
-          if (step == 0) {
-            sum = s < 2 ? T(0) : never;
-          } else {
+          T sum = T(0);
+          if (step > 0) {
             sum = at(1, s);
             if (s > 0) {
               sum = log_add(sum, at(1, s - 1));
@@ -96,7 +95,8 @@ void ctc_states(
               sum = log_add(sum, at(1, s - 2));
             }
           }
-          at(0, s) = sum + row[sequence.label(s)];
+          // Paths begin with the first two states, also if others have NaN.
+          at(0, s) = step == 0 && s > 1 ? never : sum + row[sequence.label(s)];
         }
       }
       if (sequence.length == 0) {

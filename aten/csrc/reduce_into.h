@@ -76,12 +76,14 @@ A reduced(A a, A b, int mode) {
   }
 }
 
-/** The quotient; of integers, rounded down. */
+/** The quotient; of integers, rounded down. The count of many bytes wraps
+ * around, as in torch, and may be 0. */
 template <typename A>
 A mean_of(A sum, int64_t count) {
   A n = static_cast<A>(count);
   if constexpr (std::numeric_limits<A>::is_integer) {
-    return static_cast<A>(sum / n - (sum % n != 0 && sum < 0 ? 1 : 0));
+    return n == 0 ? A(0)
+                  : static_cast<A>(sum / n - (sum % n != 0 && sum < 0 ? 1 : 0));
   } else {
     return sum / n;
   }

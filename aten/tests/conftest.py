@@ -1,8 +1,10 @@
 """Lets the tests import the modules next to them, as the commands of this folder do.
 
-`make test` builds only the operators of selected.txt: all other tests are `extended`.
+`make test` builds only the operators of selected.txt: all other tests are `extended`. If ATEN_NAMES
+is set (tools/metal.py), only the samples of these operators are run.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -16,9 +18,15 @@ SELECTED = {*(HERE / "selected.txt").read_text(encoding="utf-8").splitlines()[1:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of operators that are not selected."""
+    if names := os.environ.get("ATEN_NAMES"):
+        items[:] = [item for item in items if _operator(item) in {None, *names.split()}]
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        name = callspec.params.get("name") if callspec else None
-        selected = item.path.name == "test_samples.py" and name in SELECTED
-        if item.path.parent == HERE and not selected:
+        if item.path.parent == HERE and _operator(item) not in SELECTED:
             item.add_marker(pytest.mark.extended)
+
+
+def _operator(item: pytest.Item) -> str | None:
+    """Return the operator whose samples a test uses."""
+    callspec = getattr(item, "callspec", None)
+    of_samples = callspec and item.path.name == "test_samples.py"
+    return callspec.params.get("name") if of_samples else None

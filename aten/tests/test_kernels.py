@@ -234,6 +234,15 @@ def test_scatter_reduce(mode: str, include_self: bool, dtype: mx.Dtype) -> None:
         close(found, expected, dtype, FLOATS.get(dtype, 0))
 
 
+@pytest.mark.parametrize("dtype", [mx.int8, mx.uint8])
+def test_mean_of_many_bytes(dtype: mx.Dtype) -> None:
+    """The count wraps around, and may be 0: so in torch."""
+    for count, mean in ((200, 1), (256, 0), (300, 1)):
+        index, src = mx.zeros(count, mx.int64), mx.ones(count, dtype)
+        found = aten.scatter_reduce(mx.zeros(2, dtype), 0, index, src, "mean", include_self=False)
+        close(found, np.array([mean, 0]), dtype, 0)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_scatter_reduce_shares_the_gradient_of_ties(dtype: mx.Dtype) -> None:
     def gradients(mode: str, include_self: bool) -> list[list[float]]:
@@ -317,6 +326,16 @@ def test_ctc_loss() -> None:
         ahead, behind = losses(mx.array(logits + step)), losses(mx.array(logits - step))
         slope = float((ahead - behind).sum()) / 2e-2
         assert abs(slope - float(gradient[place])) < 2e-3, place
+
+
+def test_ctc_loss_of_nan() -> None:
+    """It is NaN if a path to the target has a NaN."""
+    for place in np.ndindex(5, 3):
+        log_probs = np.log(np.full((5, 1, 3), 1 / 3, np.float32))
+        log_probs[place[0], 0, place[1]] = np.nan
+        given = mx.array(log_probs), mx.array([[1, 2]]), mx.array([5]), mx.array([2])
+        expected = ctc_loss(np.exp(log_probs[:, 0]), [1, 2])
+        close(aten._ctc_loss(*given)[0], np.array([expected]), mx.float32, 1e-5)
 
 
 def test_ctc_loss_without_a_path() -> None:

@@ -5,9 +5,12 @@
 
 using namespace metal;
 
+/** log(exp(a) + exp(b)); a NaN of either stays. */
 inline float log_add(float a, float b) {
-  float most = max(a, b);
-  return most == -INFINITY ? most : most + log(1 + exp(min(a, b) - most));
+  if (a == -INFINITY || b == -INFINITY) {
+    return a == -INFINITY ? b : a;
+  }
+  return max(a, b) + log(1 + exp(-fabs(a - b)));
 }
 
 /** The label of a state, which is odd for labels and even for blanks. */
@@ -40,31 +43,34 @@ template <typename T>
   int last = used - 1;
   targets += starts[n];
   log_states += size_t(n) * times * states;
-  for (int i = int(thread_in_group); i < times * states;
-       i += int(group_size.x)) {
+  size_t count = size_t(times) * states;
+  for (size_t i = thread_in_group; i < count; i += group_size.x) {
     log_states[i] = T(-INFINITY);
   }
   threadgroup_barrier(mem_flags::mem_device);
   for (int step = 0; step < length; ++step) {
     int time = reversed ? length - 1 - step : step;
-    int before = (reversed ? time + 1 : time - 1) * states;
+    int previous = step == 0 ? time : reversed ? time + 1 : time - 1;
+    device T* row = log_states + size_t(time) * states;
+    device const T* before = log_states + size_t(previous) * states;
     for (int i = int(thread_in_group); i < used; i += int(group_size.x)) {
       // The states before this one are behind it if the order is reversed.
       int s = reversed ? last - i : i;
       int back = reversed ? 1 : -1;
       int label = label_of(targets, s, blank);
-      float sum = i < 2 ? 0.0f : -INFINITY;
+      float sum = 0;
       if (step > 0) {
-        sum = float(log_states[before + s]);
+        sum = float(before[s]);
         if (i > 0) {
-          sum = log_add(sum, float(log_states[before + s + back]));
+          sum = log_add(sum, float(before[s + back]));
         }
         if (i > 1 && label != label_of(targets, s + 2 * back, blank)) {
-          sum = log_add(sum, float(log_states[before + s + 2 * back]));
+          sum = log_add(sum, float(before[s + 2 * back]));
         }
       }
       sum += float(log_probs[(size_t(time) * batch + n) * classes + label]);
-      log_states[time * states + s] = T(sum);
+      // Paths begin with the first two states, also if others have NaN.
+      row[s] = T(step == 0 && i > 1 ? -INFINITY : sum);
     }
     threadgroup_barrier(mem_flags::mem_device);
   }
@@ -72,10 +78,11 @@ template <typename T>
     if (length == 0) {
       loss[n] = T(used == 1 ? 0.0f : INFINITY);
     } else {
-      int end = (reversed ? 0 : length - 1) * states + (reversed ? 0 : last);
-      float sum = float(log_states[end]);
+      device const T* row =
+          log_states + (reversed ? 0 : size_t(length - 1) * states);
+      float sum = float(row[reversed ? 0 : last]);
       if (used > 1) {
-        sum = log_add(sum, float(log_states[end + (reversed ? 1 : -1)]));
+        sum = log_add(sum, float(row[reversed ? 1 : last - 1]));
       }
       loss[n] = T(-sum);
     }

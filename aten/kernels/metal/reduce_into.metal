@@ -17,11 +17,12 @@ enum ReduceMode {
   reduce_min
 };
 
-/** The quotient; of integers, rounded down. */
+/** The quotient; of integers, rounded down. The count of many bytes wraps
+ * around, as in torch, and may be 0. */
 template <typename A>
 inline A mean_of(A sum, int count) {
   A n = A(count);
-  return sum / n - A(sum % n != 0 && sum < 0 ? 1 : 0);
+  return n == 0 ? A(0) : A(sum / n - A(sum % n != 0 && sum < 0 ? 1 : 0));
 }
 inline float mean_of(float sum, int count) {
   return sum / float(count);

@@ -177,7 +177,7 @@ class _Run:
         require(diags.ok)
         inputs = {name: found.inputs(name) for name in entries}
         now = {name: Tested(of, of.hash(document, base)) for name, of in inputs.items()}
-        package = _build(found, self.metal, self.bench, diags)
+        package = build(found, self.metal, self.bench, diags)
         results = {name: _Result(name) for name in entries}
         self._check(package, results)
         self.tested |= now
@@ -322,7 +322,7 @@ def _death(status: int) -> str:
     return f"the process ended with status {status}; standard error shows the reason"
 
 
-def _build(found: Chosen, metal: bool, fast: bool, diags: Diagnostics) -> Path:
+def build(found: Chosen, metal: bool, fast: bool, diags: Diagnostics) -> Path:
     """Build the package of operators in the cache and return its folder.
 
     Args:
