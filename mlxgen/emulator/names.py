@@ -24,6 +24,8 @@ FUNCTIONS, TYPES = METAL["functions"], METAL["types"]
 _OWN = frozenset([*FUNCTIONS, *TYPES])
 # An attribute and its arguments; compiler-specific attributes have a namespace.
 _ATTRIBUTE = re.compile(r"([A-Za-z_]\w*)(\s*::\s*\w+)?\s*(\((?:[^()]|\([^()]*\))*\))?")
+# Declarations in code that the parser may not understand.
+_DECLARED = re.compile(r"(?:#\s*define|\b(?:struct|class|union|enum|void))\s+(\w+)")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 # Nodes that declare the name of a type.
 _DECLARING = {
@@ -130,6 +132,7 @@ def unknown_names(reader: Reader, unit: Unit, shared: bool) -> Iterator[SourceEr
         for call in LINE.finditer(file.source.text):
             if file.source.macros.get(call[1], call) is None:
                 known |= set(_WORD.findall(call[0]))
+        known |= set(_DECLARED.findall(file.source.plain))
     for source in read:
         known |= source.macros.keys() if source.path in own else source.words
     wrong = "unknown_name_shared" if shared else "unknown_name"

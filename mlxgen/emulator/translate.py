@@ -34,11 +34,11 @@ from .overloads import DROPPED, SPACES, Overloads
 MAX_BUFFERS = 31
 _SPECIFIERS = SPACES | {"const", "constexpr", "static", "inline", "volatile"}
 _AFTER_FUNCTION = frozenset({"{", ";", ":", "const", "noexcept", "->", "=", "override"}) | SPACES
+_TEXTURES = (
+    "texture1d texture2d texture2d_ms texture3d texturecube texture_buffer depth2d depthcube"
+)
 _UNSUPPORTED = {
-    "texture1d": "textures",
-    "texture2d": "textures",
-    "texture3d": "textures",
-    "texture_buffer": "textures",
+    **{name + array: "textures" for name in _TEXTURES.split() for array in ("", "_array")},
     "sampler": "samplers",
     "imageblock": "image blocks",
     "visible_function_table": "function tables",
@@ -49,6 +49,7 @@ _UNSUPPORTED = {
     "cooperative_tensor": "tensor operations",
     "mpp": "tensor operations",
     "simdgroup_event": "asynchronous copies",
+    "os_log_default": "logging",
 }
 _SWIZZLE = re.compile(r"[xyzw]{2,4}$|[rgba]{2,4}$")
 _FLOATING = re.compile(r"(?:\d[\d']*\.?[\d']*|\.\d[\d']*)(?:[eE][+-]?\d+)?$")

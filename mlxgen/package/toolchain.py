@@ -52,6 +52,7 @@ _PRECOMPILED = {"ops": "mlxgen/cpu.h", "ext": "mlxgen/python.h"}
 _RUNTIME_FLAGS = """-O2 -fno-inline-functions -ftree-vectorize
     -fvect-cost-model=dynamic""".split()  # noqa: SIM905
 _EMULATED = ("mlxgen/formula.h", "mlxgen/metal.h")
+_SUBSTITUTES = ("mlx/**/*", "mlxgen_metal/abi.h")  # the emulation's headers in place of MLX's
 
 PRECOMPILED = "precompiled"  # in the cache
 
@@ -238,7 +239,7 @@ class _Builder:
             *contents(self.mlx.mlx / "include", "**/*"),
             *contents(self.mlx.nanobind / "include", "**/*"),
             *contents(RUNTIME / "include", "**/*"),
-            *(contents(MLXGEN / "emulator" / "include", "mlx/**/*") if self.emulated else ()),
+            *(contents(MLXGEN / "emulator" / "include", *_SUBSTITUTES) if self.emulated else ()),
         ]
         return digest(*found).encode()
 

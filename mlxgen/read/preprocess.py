@@ -257,7 +257,7 @@ class SourceText:
         text: the preprocessed text.
         macros: the macros that are defined at its end.
         given: the macros of the including file.
-        own: its macros and those of its includes, except libraries, that are not empty.
+        own: its macros and those of its includes, except libraries and guards of includes.
         removed: slices of the original that are removed macros.
         includes: the direct includes, by name; None for system headers and skipped ones.
         namespaces: names of the namespaces in it and in its includes.
@@ -457,7 +457,8 @@ class Preprocessor:
         word, rest = line.groups()
         if word == "define" and (found := _DEFINITION.match(rest)):
             source.macros.define(found[1], found[2], found[3].strip())
-            if (macro := source.macros[found[1]]) and macro.body:
+            macro = source.macros[found[1]]
+            if macro and (macro.body or f"#ifndef {found[1]}" not in source.plain):
                 source.own[found[1]] = macro
         elif word == "undef":
             source.macros.pop(rest.strip(), None)

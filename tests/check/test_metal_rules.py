@@ -77,6 +77,38 @@ def test_member_functions_of_metal() -> None:
     assert codes(body(text)) == []
 
 
+def test_header_that_a_macro_of_its_user_selects(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.metal"
+    path.write_text(
+        f'#define FOR_METAL\n#include "blocks.h"\n{HEAD}float f(block b) {{ return b.x; }}'
+    )
+    header = """
+    #ifndef BLOCKS
+    #define BLOCKS
+    #if defined(FOR_METAL)
+    struct block { float x; };
+    #endif
+    #endif
+    """
+    (tmp_path / "blocks.h").write_text(header)
+    assert check_rules(path) == []
+
+
+def test_declaration_that_the_parser_takes_for_a_call() -> None:
+    text = "int a = 1 <\nvoid g(float x) {}\nvoid h() { g(1); }"
+    assert codes(text) == []
+
+
+def test_macro_in_a_function() -> None:
+    text = """
+    #define TWICE(i) \\
+      (2 * x[i])
+    x[1] = TWICE(0);
+    #undef TWICE
+    """
+    assert codes(body(text)) == []
+
+
 def test_instantiation_by_the_type_of_a_kernel() -> None:
     text = """
     template <int N> kernel void f(device float* x) { x[0] = N; }

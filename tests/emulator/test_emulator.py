@@ -511,7 +511,9 @@ def test_dtypes_of_buffers(load, x):
     "source, message",
     [
         ("texture2d<float> t;", "textures"),
+        ("texturecube_array<float> t;", "textures"),
         ("using namespace mpp::tensor_ops;", "tensor operations"),
+        ('os_log_default.log("%u", i);', "logging"),
         ("threadgroup float a[2] = {1, 2};", "cannot be initialized"),
         ("float z = undeclared(1);", "test.metal:4.*undeclared"),
         ("x[i] = 1;", "test.metal:4.*read-only"),

@@ -43,6 +43,7 @@ VALUES = {
     "(m * m)[1][0] + determinant(m) + transpose(m)[0].y + m.columns[1].x": 19,
     "determinant(float3x3(2)) + determinant(float4x4(float4(0, 1, 0, 0), float4(1, 0, 0, 0),"
     "    float4(0, 0, 3, 0), float4(0, 0, 0, 1)))": 5,
+    "(m / 2)[1][1] + (m / 4.0f)[0].x": 2.25,
     "(float4x2(1, 2, 3, 4, 5, 6, 7, 8) * float4(1)).y + (2 * m - m + m * 1)[0][1]": 24,
     "(float2x3(v, v) * float2(1, 2)).z + float(half2x2(m)[1].x) + float3x3(1)[2].z": 13,
     "fast::max(1.0f, fast::abs(-2.0f)) + precise::clamp(v, 0.0f, 1.5f).z + fast::length(v)": 7.242,

@@ -211,6 +211,15 @@ template <typename T, int C, int R, typename S>
 constexpr matrix<T, C, R> operator*(const S& a, const matrix<T, C, R>& b) {
   return b * a;
 }
+template <typename T, int C, int R, typename S>
+  requires(vec_traits<S>::size == 0 && std::is_convertible_v<S, T>)
+constexpr matrix<T, C, R> operator/(const matrix<T, C, R>& a, const S& b) {
+  matrix<T, C, R> out;
+  for (int c = 0; c < C; ++c) {
+    out[c] = a[c] / static_cast<T>(b);
+  }
+  return out;
+}
 template <typename T, int C, int R>
 constexpr vec<T, R> operator*(
     const matrix<T, C, R>& a,
