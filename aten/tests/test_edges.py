@@ -111,6 +111,38 @@ SLOPES: list[tuple[str, list[Any], list[Any]]] = [
 ]
 
 
+HALF = mx.float16
+#: calls with the dtypes and values of their results
+VALUES: list[tuple[Callable[[], mx.array], mx.Dtype, list[complex]]] = [
+    (lambda: aten.erf(A([1e-7, -1e-4, 3])), mx.float32, [1.1283792e-7, -1.1283792e-4, 0.9999779]),
+    (lambda: aten.special_erf(A([1e-30, NAN])), mx.float32, [1.1283792e-30, NAN]),
+    (lambda: aten.round(A([700, 65504], HALF), decimals=2), HALF, [700, 65504]),
+    (lambda: aten.special_round(A([700, 65504], HALF), decimals=5), HALF, [700, 65504]),
+    (lambda: aten.hardswish(A([20000, -2], HALF)), HALF, [20000, -0.33325195]),
+    (lambda: aten.ldexp(A([0.5, 1], HALF), A([17, 3], mx.int8)), HALF, [INF, 8]),
+    (lambda: aten.ldexp(A([2**-15], HALF), A([17], mx.int32)), HALF, [4]),
+    (
+        lambda: aten.nan_to_num(A([complex(2, NAN), complex(INF, 1)]), 1.5, 9),
+        mx.complex64,
+        [2 + 1.5j, 9 + 1j],
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "dtype", "expected"), VALUES)
+def test_values_of_torch(call: Any, dtype: mx.Dtype, expected: list[complex]) -> None:
+    found = call()
+    assert found.dtype == dtype
+    np.testing.assert_allclose(numpy(found), expected, rtol=2e-7)
+
+
+def test_histograms_of_what_is_not_finite() -> None:
+    """torch raises an error; here counts are undefined, but no memory of others is written."""
+    for outlier in (NAN, INF, -INF):
+        counts = aten.histc(A([1.0, outlier, 2, 3]), 4)
+        assert counts.shape == (4,) and mx.all((counts >= 0) & (counts <= 4))
+
+
 @pytest.mark.parametrize(("name", "args", "expected"), SLOPES, ids=lambda value: str(value)[:30])
 def test_gradients_of_torch(name: str, args: list[Any], expected: list[Any]) -> None:
     places = [

@@ -556,6 +556,32 @@ def test_missing_operators_are_named_with_their_places() -> None:
         )
 
 
+def test_tokens_of_effects(tmp_path: Path) -> None:
+    """Checks of decomposed programs, as that of cholesky, get and return a token."""
+
+    def order(described: Any) -> None:
+        module = described["graph_module"]
+        graph, signature = module["graph"], module["signature"]
+        before, after = ({"as_tensor": {"name": name}} for name in ("token", "token_1"))
+        graph["inputs"].insert(0, before)
+        signature["input_specs"].insert(0, {"token": {"arg": before["as_tensor"]}})
+        graph["outputs"].insert(0, after)
+        signature["output_specs"].insert(0, {"token": {"arg": after["as_tensor"]}})
+        (node,) = (n for n in graph["nodes"] if n["target"].endswith("aten.gelu.default"))
+        for argument in (node["target"], before):
+            kind = {"as_operator": argument} if isinstance(argument, str) else argument
+            node["inputs"].insert(0, {"name": "", "arg": kind, "kind": 1})
+        node["target"] = "torch.ops.higher_order.with_effects"
+        node["outputs"].insert(0, after)
+        node["is_hop_single_tensor_return"] = False
+
+    model = from_exported(edited(tmp_path / "token.pt2", {MODEL: order}, source="mlp"))
+    recorded = Recorded("mlp")
+    args, _ = recorded.arguments(model)
+    for got, wanted in zip(leaves(model(*args)), recorded.named("out.").values(), strict=True):
+        assert_close(got, wanted, 1e-4)
+
+
 def test_results_whose_shapes_depend_on_values_are_missing(tmp_path: Path) -> None:
     """An index of bools is named before anything runs."""
 

@@ -329,6 +329,16 @@ UNUSABLE |= {
 }
 
 
+def test_elements_by_strides(tmp_path: Path) -> None:
+    """The decomposition of fill_diagonal_ writes by strides."""
+    total = node("aten.sum.dim_IntList", X, {"as_ints": [0]}, {"as_bool": True}, out="s")
+    one = {"as_ints": [1]}
+    write = node("aten.as_strided_scatter.default", X, read("s"), one, one, number(1))
+    model = from_exported(forged(tmp_path / "a.pt2", total, write))
+    (result,) = model(mx.array([3.0, 4.0]))
+    assert result.tolist() == [3, 7]
+
+
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_unusable_nodes(tmp_path: Path, name: str) -> None:
     """Errors name the file, and the node if there is one; some are known only in a call."""

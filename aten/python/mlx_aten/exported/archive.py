@@ -88,6 +88,8 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 # Operators of torch, and functions of Python for sizes, such as `_operator.add`.
 TARGET = re.compile(r"\w+(\.\w+)+", re.ASCII)
+# Operators with an effect are called with a token that orders them, as nodes are ordered anyway.
+EFFECTS = "torch.ops.higher_order.with_effects"
 OWN = "mlx."  # the functions that other modules put into a program; a file cannot name them
 
 # A symbol among sizes, as torch writes it with SymPy's srepr.
@@ -401,16 +403,22 @@ class _Reader:
 
     def node(self, node: Mapping[str, Any], position: int) -> Node:
         name = _identifier(node.get("name") or f"node_{position}")
-        target = _text(node["target"]).removeprefix("torch.ops.")
+        target, given, returned = _text(node["target"]), node["inputs"], node["outputs"]
+        has_token = target == EFFECTS
+        if has_token:  # (token, operator, ..) -> (token, ..); without results, none remain
+            target, given = _text(given[1]["arg"]["as_operator"]), given[2:]
+            returned = [argument for argument in returned[1:] if "as_none" not in argument]
+        target = target.removeprefix("torch.ops.")
         if not TARGET.fullmatch(target) or target.startswith(OWN):
             raise self.error(f"node '{name}' has '{_printable(target)}', which torch lacks")
         inputs = tuple(
             Input(_identifier(i["name"] or f"_{at}"), self.value(i["arg"]), i.get("kind") == 2)
-            for at, i in enumerate(node["inputs"])
+            for at, i in enumerate(given)
         )
-        outputs = tuple(_output(argument) for argument in node["outputs"])
+        outputs = tuple(_output(argument) for argument in returned)
         # A higher-order operator returns a tuple also of one result.
-        single = len(outputs) == 1 and node.get("is_hop_single_tensor_return") is not False
+        is_tuple = node.get("is_hop_single_tensor_return") is False and not has_token
+        single = len(outputs) == 1 and not is_tuple
         return Node(
             name,
             target,
@@ -436,6 +444,7 @@ class _Reader:
 
     def signature(self, described: Mapping[str, Any], graph: Graph) -> Signature:
         signature = Signature({}, {}, set(), {}, [], [], {})
+        tokens: set[str] = set()
         for name, spec in zip(graph.inputs, described["input_specs"], strict=True):
             ((kind, value),) = spec.items()
             match kind:
@@ -453,11 +462,14 @@ class _Reader:
                 case "constant_input":
                     constant = self.value(value["value"])
                     signature.leaves.append(Leaf(_text(value["name"]), False, True, constant))
+                case "token":
+                    tokens.add(name)
                 case _:
                     raise self.error(
                         f"has an input of the kind '{_printable(kind)}', which is not supported"
                     )
-        outputs = zip(graph.outputs, described["output_specs"], strict=True)
+        graph.inputs = [name for name in graph.inputs if name not in tokens]
+        outputs = [*zip(graph.outputs, described["output_specs"], strict=True)]
         for position, (_, spec) in enumerate(outputs):
             ((kind, value),) = spec.items()
             match kind:
@@ -471,6 +483,8 @@ class _Reader:
                     signature.changed[position] = _path(value["parameter_name"])
                 case "user_input_mutation":
                     pass  # MLX's arrays do not change: the caller keeps its array
+                case "token":
+                    graph.outputs[position] = None
                 case _:
                     raise self.error(
                         f"has an output of the kind '{_printable(kind)}', which is not supported"

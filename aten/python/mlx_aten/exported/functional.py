@@ -46,6 +46,8 @@ VIEWS = {
     *("aten.unflatten.int", "aten.unfold.default", "aten.unsqueeze.default"),
     *("aten.view.default", "aten.view_as.default", "aten.swapdims.default", "mlx.as_strided"),
 }
+# Operators whose strides are those of MLX's array if torch's has all elements in row order.
+STRIDED = {f"aten.{name}.default": f"mlx.{name}" for name in ("as_strided", "as_strided_scatter")}
 # Operators that return their argument, or a copy if something has to be computed.
 DROPOUT = {"aten.dropout.default", "aten.feature_dropout.default"}
 RESHAPES = {
@@ -141,8 +143,8 @@ class _Functional:
             outside, self.autocast = self.autocast, bool(node.inputs[2].value)
             self.inline(node, node.inputs[4].value, node.inputs[5:], self.records)
             self.autocast = outside
-        elif node.target == "aten.as_strided.default" and self.is_whole(node.inputs[0].value):
-            node = replace(node, target="mlx.as_strided", inputs=self.inputs(node))
+        elif node.target in STRIDED and self.is_whole(node.inputs[0].value):
+            node = replace(node, target=STRIDED[node.target], inputs=self.inputs(node))
             self.emit(node)
             self.note_view(node)
         elif node.target in CHANGES and self.changes_arguments(node):

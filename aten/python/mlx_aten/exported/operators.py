@@ -227,6 +227,18 @@ def _write_view(
     return flat.reshape(source.shape)
 
 
+def _as_strided_scatter(
+    self: mx.array,
+    src: mx.array,
+    size: list[int],
+    stride: list[int],
+    storage_offset: int | None = None,
+) -> mx.array:
+    return _write_view(
+        self, src, None, lambda x: arrays.as_strided(x, size, stride, storage_offset)
+    )
+
+
 def _reshaped_back(source: mx.array, elements: mx.array, *_: Any, **__: Any) -> mx.array:
     return elements.reshape(source.shape)
 
@@ -282,6 +294,7 @@ FUNCTIONS: dict[str, Function] = {
     "aten.rnn_tanh_cell.default": recurrent.rnn_tanh_cell,
     "aten.rnn_relu_cell.default": recurrent.rnn_relu_cell,
     "mlx.write_view": _write_view,
+    "mlx.as_strided_scatter": _as_strided_scatter,
     "mlx.straight_through": quantized.straight_through,
     "mlx.inside": inside,
     **arrays.FUNCTIONS,
