@@ -291,6 +291,30 @@ def test_distances(p: float, dtype: mx.Dtype) -> None:
         close(found, slope.sum(2), dtype, 2 * FLOATS[dtype])
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
+def test_searches(dtype: mx.Dtype) -> None:
+    rows, sought = np.sort(values((3, 7), few=True)), values((3, 4), seed=1, few=True)
+    for side in ("left", "right"):
+        expected = [np.searchsorted(row, x, side) for row, x in zip(rows, sought, strict=True)]
+        arrays = mx.array(rows, dtype=dtype), mx.array(sought, dtype=dtype)
+        found = aten.searchsorted(*arrays, right=side == "right")
+        close(found, np.stack(expected), mx.int64, 0)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_products_of_integers(dtype: mx.Dtype) -> None:
+    """They wrap around."""
+    kind = np.array(mx.zeros(0, dtype)).dtype
+    generator, info = np.random.default_rng(0), np.iinfo(kind)
+    x, y = (
+        generator.integers(info.min, info.max, shape, kind, endpoint=True)
+        for shape in ((2, 3, 5), (2, 5, 4))
+    )
+    found = np.array(aten.matmul(mx.array(x), mx.array(y)))
+    assert found.dtype == kind
+    np.testing.assert_array_equal(found, x @ y)
+
+
 def ctc_loss(probabilities: Array, target: list[int]) -> float:
     """Return the loss of one sequence by trying all paths."""
     total = 0.0
