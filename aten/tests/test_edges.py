@@ -136,6 +136,19 @@ def test_values_of_torch(call: Any, dtype: mx.Dtype, expected: list[complex]) ->
     np.testing.assert_allclose(numpy(found), expected, rtol=2e-7)
 
 
+@pytest.mark.parametrize("name", ["slogdet", "linalg_slogdet"])
+def test_logarithms_of_determinants_out_of_range(name: str) -> None:
+    matrices = A(
+        [[[1e20, 0, 0], [0, 0, -1e20], [0, 1e30, 0]], [[1e-30, 0, 0], [0, 2, 0], [0, 0, 3]]]
+    )
+    sign, logarithm = getattr(aten, name)(matrices)
+    assert sign.tolist() == [1, 1]
+    expected = [70 * np.log(10), np.log(6) - 30 * np.log(10)]
+    np.testing.assert_allclose(numpy(logarithm), expected, rtol=1e-6)
+    (slope,) = gradients(lambda x: getattr(aten, name)(x)[1], mx.eye(2) * 1e-25)
+    np.testing.assert_allclose(numpy(slope), np.eye(2) * 1e25, rtol=1e-6)
+
+
 def test_histograms_of_what_is_not_finite() -> None:
     """torch raises an error; here counts are undefined, but no memory of others is written."""
     for outlier in (NAN, INF, -INF):

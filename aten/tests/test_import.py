@@ -62,7 +62,9 @@ def test_subsets(tmp_path: Path, seed: int, count: int) -> None:
     (tmp_path / "names.txt").write_text("\n".join(names))
     for part in ("csrc", "kernels", "python"):
         shutil.copytree(report.ATEN / part, tmp_path / part)
-    shutil.copy(report.ATEN / "pyproject.toml", tmp_path)
+    # complex.yaml has overloads of operators that subsets lack.
+    settings = (report.ATEN / "pyproject.toml").read_text().replace(', "complex.yaml"', "")
+    (tmp_path / "pyproject.toml").write_text(settings)
     tables = [*(report.ATEN / "overrides").glob("*.yaml"), report.ATEN / f"releases/{release}.yaml"]
     overrides = [part for path in tables for part in ("--overrides", str(path))]
     arguments = ("--allow", "names.txt", *overrides, "-o", "aten.yaml", "--report", "report.yaml")
