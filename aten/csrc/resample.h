@@ -135,5 +135,33 @@ void resample_transposed(
   });
 }
 
+/** Sums of consecutive bytes, rounded: see rounded_taps.h. */
+inline void byte_sums(
+    In<uint8_t> x,
+    In<int32_t> firsts,
+    In<int32_t> weights,
+    In<int32_t> bits,
+    Out<uint8_t> out) {
+  int64_t length = x.dim(-2);
+  int64_t inner = x.dim(-1);
+  int64_t size = firsts.size();
+  int64_t taps = weights.dim(-1);
+  int64_t rows = inner > 0 ? out.size() / inner : 0;
+  mlxgen::share(rows, 2 * taps * inner, [&](int64_t first, int64_t last) {
+    std::vector<int32_t> sums(inner);
+    for (int64_t row = first; row < last; ++row) {
+      int64_t j = row % size;
+      const uint8_t* from = x.data + (row / size * length + firsts[j]) * inner;
+      std::fill_n(sums.data(), inner, 1 << bits[j] >> 1);
+      for (int64_t k = 0; k < taps; ++k) {
+        add_scaled(from + k * inner, weights[j * taps + k], sums.data(), inner);
+      }
+      for (int64_t i = 0; i < inner; ++i) {
+        out[row * inner + i] = uint8_t(std::clamp(sums[i] >> bits[j], 0, 255));
+      }
+    }
+  });
+}
+
 } // namespace cpu
 } // namespace mlx_aten

@@ -67,3 +67,26 @@ template <typename T>
   out[(size_t(position.z) * length + position.y) * threads.x + position.x] =
       sum;
 }
+
+/** Sums of consecutive bytes, rounded: see csrc/rounded_taps.h. */
+[[kernel]] void byte_sums(
+    device const uint8_t* x [[buffer(0)]],
+    device const int* firsts [[buffer(1)]],
+    device const int* weights [[buffer(2)]],
+    device const int* bits [[buffer(3)]],
+    device uint8_t* out [[buffer(4)]],
+    constant int& length [[buffer(5)]],
+    constant int& taps [[buffer(6)]],
+    uint3 position [[thread_position_in_grid]],
+    uint3 threads [[threads_per_grid]]) {
+  size_t first = size_t(position.z) * length + firsts[position.y];
+  x += first * threads.x + position.x;
+  weights += position.y * taps;
+  int shift = bits[position.y];
+  int sum = 1 << shift >> 1;
+  for (int k = 0; k < taps; ++k) {
+    sum += weights[k] * int(x[size_t(k) * threads.x]);
+  }
+  out[(size_t(position.z) * threads.y + position.y) * threads.x + position.x] =
+      uint8_t(clamp(sum >> shift, 0, 255));
+}
