@@ -17,7 +17,7 @@ from mlxgen.diagnostics import Diagnostics
 from mlxgen.emulator import plugin
 from mlxgen.plugins.interactive.built import chosen
 from mlxgen.plugins.interactive.load import imported
-from mlxgen.plugins.interactive.test import _build
+from mlxgen.plugins.interactive.test import build
 from mlxgen.plugins.metal import records
 from mlxgen.plugins.metal.convert import Entry, Names, convert
 from mlxgen.plugins.metal.record import Recording
@@ -68,7 +68,7 @@ def built(file: Path, patch: pytest.MonkeyPatch, names: Collection[str]) -> Modu
     assert document is not None
     found = chosen(settings, document, sources, names)
     assert diags.ok, diags.render_text()
-    package = _build(found, True, False, diags)
+    package = build(found, True, False, diags)
     patch.setenv("MLXGEN_METAL_EMULATION", "1")
     patch.setenv("MLXGEN_METAL_LIBRARY", str(next(package.glob("_ext.*so"))))
     patch.setattr(plugin, "_loaded", [])
