@@ -72,9 +72,11 @@ in the samples' dtype, both are right, as are both where PyTorch's code for vect
 elements differ. Where its gradient is NaN, or an element and its result are, any gradient is right.
 Complex numbers that are not finite are all equal, and any number is right where PyTorch has NaN for
 arguments without one. Equal elements that are sorted or selected may exchange their gradients.
-Calls that convert integers above 2^24 to float64 are not compared: MLX has float32. Elements of
-matrix products, inverses and solutions have errors relative to the largest one. The column
-*NaN* counts the samples for which a result is NaN and PyTorch's is finite.
+Where an argument is broadcast, the results of PyTorch's decomposition are right, too. Calls whose
+sizes PyTorch does not check are left out. Calls that convert integers above 2^24 to float64 are not
+compared: MLX has float32. Elements of matrix products, inverses and solutions have errors relative
+to the largest one; infinite elements of inverses and solutions may have the other sign or be NaN.
+The column *NaN* counts the samples for which a result is NaN and PyTorch's is finite.
 
 """
 OTHERS = """
