@@ -66,9 +66,7 @@ test: .venv/.ready ## Run the tests in minutes (PYTEST_ARGS="-k name": only some
 
 EXTENDED ?= extended
 
-# The tests of mlx_aten have processes of their own: after tests of mlxops and of emulated kernels, an
-# evaluation of MLX has waited forever once. All of mlx_aten is built first: `make test` then needs no build of
-# some of its operators.
+# All of mlx_aten is built first: `make test` then needs no build of some of its operators.
 test-all: .venv/.aten ## Run all tests: those of `make test`, the extended ones, all Metal kernels, all of mlx_aten
 	@$(MAKE) --no-print-directory test PYTEST_ARGS=; status=$$?; \
 	  $(BIN)/python -m pytest -m '$(EXTENDED)' tests $(PARALLEL) || status=1; \

@@ -1,4 +1,4 @@
-"""The order of the tests, and small projects to build."""
+"""The order of the tests, their isolation, and small projects to build."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from evaluation import forget_lost_tasks
 
 # The files that take longest, by CPU time: they start first, the others fill the gaps.
 SLOW = (
@@ -54,6 +55,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path, len(SLOW)))
     if share := int(os.environ.get("TEST_SHARE") or 0):
         items[:] = [item for item in items if crc32(item.nodeid.encode()) % share == 0]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Let no test wait for the tasks of an earlier one."""
+    forget_lost_tasks()
 
 
 @pytest.fixture

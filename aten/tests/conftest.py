@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from evaluation import forget_lost_tasks
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -23,6 +24,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == HERE and _operator(item) not in SELECTED:
             item.add_marker(pytest.mark.extended)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Let no test wait for the tasks of an earlier one."""
+    forget_lost_tasks()
 
 
 def _operator(item: pytest.Item) -> str | None:
