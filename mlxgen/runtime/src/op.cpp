@@ -1229,6 +1229,19 @@ std::function<Arrays(const Arrays&)> differentiable(
   return mx::custom_function(forward, std::move(vjp), jvp, vmap);
 }
 
+/**
+ * Whether this thread traces a function. The flags of a function's own inputs
+ * do not tell: mx::jvp clears them before it computes tangents.
+ */
+bool in_transformation() {
+  static const auto* tracer = [] {
+    auto* x = new array(0); // never destroyed: the process just ends
+    x->set_tracer(true);
+    return x;
+  }();
+  return tracer->is_tracer(); // false outside of transformations
+}
+
 } // namespace
 
 std::function<Arrays(const Arrays&)> with_gradient(
@@ -1241,7 +1254,10 @@ std::function<Arrays(const Arrays&)> with_gradient(
                    const Arrays& outputs) {
     return naming(op, [&] { return vjp(primals, cotangents, outputs); });
   };
-  return differentiable(std::move(fun), named);
+  return [fun = std::move(fun), named](const Arrays& inputs) {
+    return in_transformation() ? differentiable(fun, named)(inputs)
+                               : fun(inputs);
+  };
 }
 
 Dtype DtypeRule::resolve(const char* op, const Operands& args) const {
