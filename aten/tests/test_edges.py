@@ -586,3 +586,43 @@ def test_transposed_convolutions(
         direction = random(*array.shape, seed=3)
         change = (cotangent * moved(direction)).sum().item()
         assert (slope * direction).sum().item() == pytest.approx(change, rel=1e-4, abs=1e-3)
+
+
+X, MASK = A([-1.0, 2, -3]), A([True, False, True])
+#: Functions that hide the first and the last element, where the gradient of what follows is NaN or
+#: infinite: torch's is 0 there, as that of sqrt(relu(-1)).
+HIDING: dict[str, Callable[[mx.array], mx.array]] = {
+    "relu": aten.relu,
+    "relu6": aten.relu6,
+    "hardtanh": lambda x: aten.hardtanh(x, 0.0, 5.0),
+    "threshold": lambda x: aten.threshold(x, 0.5, 7.0),
+    "maximum": lambda x: aten.maximum(x, mx.zeros(3)),
+    "minimum": lambda x: aten.minimum(mx.zeros(3), -x),
+    "fmax": lambda x: aten.fmax(x, mx.zeros(3)),
+    "fmin": lambda x: aten.fmin(mx.zeros(3), -x),
+    "where": lambda x: aten.where(MASK, mx.zeros(3), x),
+    "where of a number": lambda x: aten.where(MASK, -INF, x),
+    "masked_fill": lambda x: aten.masked_fill(x, MASK, -INF),
+}
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_hidden_elements_have_no_gradient(name: str) -> None:
+    (gradient,) = mx.vjp(HIDING[name], [X], [A([NAN, 1, INF])])[1]
+    assert np.abs(gradient).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("function", [aten.tril, aten.triu])
+def test_hidden_triangles_have_no_gradient(function: Callable[[mx.array], mx.array]) -> None:
+    shown = function(mx.ones((3, 3)))
+    cotangent = mx.where(shown == 1, 1, NAN)
+    assert mx.array_equal(mx.vjp(function, [mx.ones((3, 3))], [cotangent])[1][0], shown)
+
+
+def test_rows_without_any_score_have_no_gradient() -> None:
+    def weights(scores: mx.array) -> mx.array:
+        hidden = aten.masked_fill(scores, A([[True, True], [False, False]]), -INF)
+        return aten.nan_to_num(aten.softmax(hidden, -1))[:, 0]
+
+    gradient = gradients(weights, mx.zeros((2, 2)))[0]
+    assert gradient.tolist() == [[0, 0], [0.25, -0.25]]

@@ -400,6 +400,8 @@ class Dtypes(nn.Module):
             "bits": (small & torch.tensor(12), small << torch.tensor(1), small % torch.tensor(7)),
             "compared": (small < 300, small == -56, small >= -1, small > torch.tensor(255)),
             "wrapped": (small * -1, small + -1, small & -2, small / -1, count * -1),
+            "filled": (small.masked_fill(small > 99, -1), small.scatter(0, count.long(), -2)),
+            "made": (torch.full_like(small, -7), torch.where(small > 3, -1, small)),
             "sums": (small.sum(), small.cumsum(0), count + small, count * x, x.argmax(), -small),
             "flags": ((x > 0) + 1, (x > 0) * 2.5, (x > 0).sum(), (x > 0).cumsum(0)),
             "joined": (torch.cat([count, small]), torch.stack([x[0], count[0]])),

@@ -207,6 +207,14 @@ def channel_shuffle(self: mx.array, groups: int) -> mx.array:
     )
 
 
+def _filled(self: mx.array, mask: mx.array, value: float | mx.array) -> mx.array:
+    """Return the array with a number where a mask is true, which also stops gradients."""
+    import mlx_aten
+
+    result: mx.array = mlx_aten.masked_fill(self, mask, mx.array(value, self.dtype))
+    return result
+
+
 def index_fill(self: mx.array, dim: int, index: mx.array, value: float | mx.array) -> mx.array:
     """Return the array with a number at indices of an axis."""
     if self.ndim == 0:
@@ -216,8 +224,7 @@ def index_fill(self: mx.array, dim: int, index: mx.array, value: float | mx.arra
     chosen = mx.any(mx.arange(n)[:, None] == index, axis=1)
     along = [1] * self.ndim
     along[dim] = n
-    filled = value.astype(self.dtype) if isinstance(value, mx.array) else value
-    return mx.where(chosen.reshape(along), mx.array(filled, self.dtype), self)
+    return _filled(self, chosen.reshape(along), value)
 
 
 def fill_diagonal(self: mx.array, fill_value: float, wrap: bool = False) -> mx.array:
@@ -236,7 +243,7 @@ def fill_diagonal(self: mx.array, fill_value: float, wrap: bool = False) -> mx.a
     for axis, n in enumerate(self.shape[1:], 1):
         other = mx.arange(n).reshape(-1, *(1,) * (self.ndim - 1 - axis))
         chosen = chosen & ((rows % (n + 1) if wrap and self.ndim == 2 else rows) == other)
-    return mx.where(chosen, mx.array(fill_value, self.dtype), self)
+    return _filled(self, chosen, fill_value)
 
 
 def bincount(self: mx.array, weights: mx.array | None = None, minlength: int = 0) -> mx.array:

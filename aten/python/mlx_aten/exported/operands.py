@@ -33,6 +33,13 @@ PROMOTED = {
 # These compute in float32 with a 16-bit array and a 0-d float32 array, as MLX does.
 ARITHMETIC = {f"aten.{n}" for n in ("add", "sub", "rsub", "mul", "div", "true_divide")}
 COMPARISONS = {f"aten.{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+# The numbers that these put into an array: torch writes -1 into bytes as 255.
+FILLS = {
+    "aten.masked_fill.Scalar": "value",
+    "aten.scatter.value": "value",
+    "aten.where.ScalarSelf": "self",
+    **{f"aten.{name}.default": "fill_value" for name in ("full", "full_like", "new_full")},
+}
 CLAMPS = {f"aten.{n}" for n in ("clamp", "clip", "clamp_min", "clamp_max")}
 KINDS = (mx.bool_, mx.integer, mx.floating, mx.complexfloating)  # in the order of promotion
 
@@ -107,6 +114,10 @@ class _Preparation:
             values["other"] = _wrapped(values["other"], self.type_of(values["self"]))
         elif base in PROMOTED:
             self.promote(node, base, values)
+        number = values.get(FILLS.get(node.target, ""))
+        if type(number) is int:
+            result = self.tensors.get(next(node.outputs(), ""))
+            values[FILLS[node.target]] = _wrapped(number, result)
         inputs = tuple(replace(i, value=values[i.name]) for i in node.inputs)
         self.nodes.append(replace(node, inputs=inputs))
 
