@@ -124,6 +124,21 @@ def widened(bits):
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
+def test_conversions_of_bfloat(load, x):
+    body = """
+    bfloat b = bfloat(x[i]), c = i;
+    uint n = c; ushort m; m = c; bool set = b;
+    int sum = n; sum += c; half h = 1; h -= c;
+    c = clamp(c, bfloat(3), bfloat(9)) + median3(c, c, bfloat(0));
+    ++c; c--; --c;
+    y[i] = n + m + sum + float(i ? c : 0) + h + (set ? 0.5f : 0.0f);"""
+    n = np.arange(64, dtype=np.float32)
+    c = np.where(n > 0, np.clip(n, 3, 9) + n - 1, 0)
+    np.testing.assert_array_equal(run(load, body, x), 4 * n + c + 1 - n + 0.5)
+    with pytest.raises(EmulationError, match=r"float.* to .*bfloat"):
+        run(load, "bfloat b = 1.5f; y[i] = b;", x)
+
+
 def test_bfloat_rounds_at_every_operation(load, rng):
     source = f"""{HEAD}
     [[kernel]] void f(device const bfloat* x, device bfloat* y,
