@@ -127,15 +127,15 @@ struct Fiber {
   char* stack;
   State state;
   uint32_t index; // in the threadgroup
-  int parity;
-  const char* file; // location of the wait
-  int line;
+  Call call; // at which it waits
   const char* what;
 };
 
 struct Simdgroup {
-  alignas(16) uint8_t slots[2][simdgroup_size][slot_size];
-  uint32_t active[2];
+  using Slots = uint8_t[simdgroup_size][slot_size];
+  alignas(16) Slots given; // by the waiting lanes
+  alignas(16) Slots slots; // of the last operation
+  uint32_t active;
 };
 
 /** A buffer's copy between guards. */
@@ -504,53 +504,67 @@ bool runnable(const Fiber& fiber) {
 }
 
 std::string at(const Fiber& fiber) {
-  return format("%s at %s:%d", fiber.what, fiber.file, fiber.line);
+  return format(
+      "%s at %s:%d",
+      fiber.what,
+      fiber.call.file_name(),
+      int(fiber.call.line()));
+}
+
+bool same_function(const Fiber& a, const Fiber& b) {
+  return strcmp(a.call.function_name(), b.call.function_name()) == 0 &&
+      strcmp(a.call.file_name(), b.call.file_name()) == 0;
+}
+
+bool before(const Fiber& a, const Fiber& b) {
+  return std::pair(a.call.line(), a.call.column()) <
+      std::pair(b.call.line(), b.call.column());
 }
 
 bool same_place(const Fiber& a, const Fiber& b) {
-  return a.line == b.line && strcmp(a.file, b.file) == 0 &&
+  return same_function(a, b) && !before(a, b) && !before(b, a) &&
       strcmp(a.what, b.what) == 0;
 }
 
 /**
  * Resume the lanes of a simdgroup that wait at an operation, if no other lane
- * can run. Lanes that have passed it and wait at a barrier are not active.
+ * can run. Only they are active: not lanes that wait at a barrier, and not
+ * those of another branch, whose operation comes later. In one function, lanes
+ * meet again if the first operation of the source goes first.
  */
 bool release_simdgroup(Group& group, uint32_t simdgroup, bool& released) {
   uint32_t first = simdgroup * simdgroup_size;
   uint32_t stop = std::min(first + simdgroup_size, group.count);
-  Fiber* waiting = nullptr;
-  uint32_t active = 0;
+  Fiber* next = nullptr;
   released = false;
   for (uint32_t i = first; i < stop; ++i) {
     auto& fiber = fibers[i];
-    if (fiber.state == State::done || fiber.state == State::at_barrier) {
-      continue;
-    }
-    if (fiber.state != State::at_simd) {
+    if (runnable(fiber)) {
       return true;
     }
-    waiting = waiting ? waiting : &fiber;
-    active |= 1u << (i - first);
-  }
-  if (waiting == nullptr) {
-    return true;
-  }
-  for (uint32_t i = first; i < stop; ++i) {
-    auto& fiber = fibers[i];
-    fiber.parity = waiting->parity; // also if it leaves out this operation
-    if (fiber.state == State::at_simd && !same_place(fiber, *waiting)) {
-      error = "divergence: " + describe(*waiting) + " waits for " +
-          at(*waiting) + ", but " + describe(fiber) +
-          " of the same simdgroup"
-          " waits for " +
+    if (fiber.state != State::at_simd) {
+      continue;
+    }
+    if (next != nullptr && !same_function(fiber, *next)) {
+      error = "divergence: " + describe(*next) + " waits for " + at(*next) +
+          ", but " + describe(fiber) + " of the same simdgroup waits for " +
           at(fiber);
       return false;
     }
+    if (next == nullptr || before(fiber, *next)) {
+      next = &fiber;
+    }
   }
-  simdgroups[simdgroup].active[waiting->parity] = active;
+  if (next == nullptr) {
+    return true;
+  }
+  auto& values = simdgroups[simdgroup];
+  values.active = 0;
   for (uint32_t i = first; i < stop; ++i) {
-    if (fibers[i].state == State::at_simd) {
+    if (fibers[i].state == State::at_simd && same_place(fibers[i], *next)) {
+      uint32_t lane = i - first;
+      values.active |= 1u << lane;
+      memcpy(values.slots[lane], values.given[lane], slot_size);
       fibers[i].state = State::ready;
     }
   }
@@ -623,7 +637,7 @@ bool run_group(Group& group, int schedule) {
   uint32_t count = (group.count + simdgroup_size - 1) / simdgroup_size;
   group.live = group.count;
   for (uint32_t i = 0; i < group.count; ++i) {
-    fibers[i] = Fiber{nullptr, nullptr, State::fresh, i, 0, "", 0, ""};
+    fibers[i] = Fiber{nullptr, nullptr, State::fresh, i, {}, ""};
   }
   races::next_threadgroup();
   memset(arena, 0xFF, arena_used);
@@ -1162,35 +1176,23 @@ void* shared_storage(
   return arena + start;
 }
 
-void barrier(const char* what, bool whole, const char* file, int line) {
+void barrier(const char* what, bool whole, Call call) {
   auto fiber = running;
   fiber->what = what;
-  fiber->file = file;
-  fiber->line = line;
+  fiber->call = call;
   fiber->state = whole ? State::at_barrier : State::at_simd;
   to_main();
 }
 
-Lanes exchange(
-    const void* value,
-    size_t size,
-    const char* what,
-    const char* file,
-    int line) {
+Lanes exchange(const void* value, size_t size, const char* what, Call call) {
   auto fiber = running;
   auto& simdgroup = simdgroups[fiber->index / simdgroup_size];
   uint32_t lane = fiber->index % simdgroup_size;
-  // Two sets of slots: a lane may reach the next operation before another lane
-  // has read the results of this one, but no lane can be two operations ahead.
-  fiber->parity ^= 1;
-  int parity = fiber->parity;
-  memcpy(simdgroup.slots[parity][lane], value, size);
-  fiber->what = what;
-  fiber->file = file;
-  fiber->line = line;
-  fiber->state = State::at_simd;
-  to_main();
-  return {simdgroup.slots[parity][0], simdgroup.active[parity], lane};
+  // The results of the last operation are elsewhere: other lanes may still
+  // have to read them.
+  memcpy(simdgroup.given[lane], value, size);
+  barrier(what, false, call);
+  return {simdgroup.slots[0], simdgroup.active, lane};
 }
 
 void wrote(const void* address, size_t size) {

@@ -38,6 +38,7 @@ RESERVED = _reasons("argument")
 PACKAGES = ("mx", "mlx", "np", "numpy", "torch", "jax")
 _MODULES = ("special", "linalg", "fft", "nn", "random", "fast")
 _METAL = _reasons("metal")
+KEYWORDS = {*_reasons("cpp"), *_METAL}  # of C++ and Metal
 NOT_IN_METAL = _reasons("not in Metal")  # keywords of C++, with the feature that Metal lacks
 # Reasons by name, by scope and placeholder in the name.
 _MEANINGS = {

@@ -124,6 +124,21 @@ def widened(bits):
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
+def test_conversions_of_bfloat(load, x):
+    body = """
+    bfloat b = bfloat(x[i]), c = i;
+    uint n = c; ushort m; m = c; bool set = b;
+    int sum = n; sum += c; half h = 1; h -= c;
+    c = clamp(c, bfloat(3), bfloat(9)) + median3(c, c, bfloat(0));
+    ++c; c--; --c;
+    y[i] = n + m + sum + float(i ? c : 0) + h + (set ? 0.5f : 0.0f);"""
+    n = np.arange(64, dtype=np.float32)
+    c = np.where(n > 0, np.clip(n, 3, 9) + n - 1, 0)
+    np.testing.assert_array_equal(run(load, body, x), 4 * n + c + 1 - n + 0.5)
+    with pytest.raises(EmulationError, match=r"float.* to .*bfloat"):
+        run(load, "bfloat b = 1.5f; y[i] = b;", x)
+
+
 def test_bfloat_rounds_at_every_operation(load, rng):
     source = f"""{HEAD}
     [[kernel]] void f(device const bfloat* x, device bfloat* y,
@@ -336,7 +351,8 @@ library.run("copied", [nowhere, y], grid=(1,), threadgroup=(1,), outputs=[1])
             r"waits for threadgroup_barrier at test.metal:5, but thread \(7, 0, 0\)",
         ),
         (
-            "if (i < 7) y[i] = simd_sum(x[i]);\nelse y[i] = simd_max(x[i]);",
+            "auto most = [](float v) {\nreturn simd_max(v); };\n"
+            "if (i < 7) y[i] = simd_sum(x[i]); else y[i] = most(x[i]);",
             "of the same simdgroup waits for simd_max at test.metal:6",
         ),
     ],
@@ -363,6 +379,27 @@ def test_operations_of_active_lanes(load, x, schedule):
         v[:5] = lanes[:5].sum() + lanes[[0, 0, 1, 2, 3]]
         v[1::2] = v[1::2].max()
         np.testing.assert_allclose(sums, v.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_operations_in_both_branches(load, x, schedule):
+    """Each branch has its own active lanes, also on one line; all lanes meet after it."""
+    body = """
+    uint lane = i % 32;
+    float v = x[i], w = 0;
+    if (lane < 5) v = simd_sum(v) + simd_shuffle_up(v, 1);
+    else v = simd_max(v);
+    for (uint k = 0; k < lane; ++k) w += simd_max(float(k));
+    v = lane % 2 ? simd_sum(v) : simd_min(v);
+    y[i] = simd_sum(v) + w;"""
+    found = run(load, body, x, schedule=schedule)
+    for lanes, sums in zip(x.reshape(-1, 32), found.reshape(-1, 32), strict=True):
+        v = lanes.copy()
+        v[:5] = lanes[:5].sum() + lanes[[0, 0, 1, 2, 3]]
+        v[5:] = lanes[5:].max()
+        v = np.where(np.arange(32) % 2, v[1::2].sum(), v[::2].min())
+        steps = [sum(range(lane)) for lane in range(32)]
+        np.testing.assert_allclose(sums, v.sum() + steps, rtol=1e-5)
 
 
 RACES = [

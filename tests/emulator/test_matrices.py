@@ -105,7 +105,7 @@ def test_which_elements_a_lane_holds(load):
     "body, threads, message",
     [
         ("simdgroup_load(m, y);", 16, "less than 32 threads"),
-        ("if (i < 16) { simdgroup_load(m, y); }", 32, "divergence"),
+        ("if (i < 16) { simdgroup_load(m, y); }", 32, "less than 32 threads"),
         ("simdgroup_load(m, y, 8, ulong2(1, 0), true);", 32, "origin of a transposed"),
         ("simdgroup_load(m, y, 9);", 32, "outside of buffer 0"),
     ],

@@ -353,6 +353,10 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "template": ({"template": [("T", 1.5)]}, ValueError, "the template argument T is 1.5"),
     "not a pair": ({"template": ["T"]}, TypeError, "'T' is not a pair"),
     "minus": ({"template": [("T", -1)]}, ValueError, "the template argument T is -1"),
+    "keyword": ({"template": [("int", 1)]}, ValueError, "argument 'int' is not a valid name"),
+    "twice": ({"template": [("N", 1), ("N", 2)]}, ValueError, "'N' is not a valid name"),
+    "input": ({"template": [("x", 1)]}, ValueError, "'x' is not a valid name"),
+    "huge": ({"output_shapes": [(2**40,)]}, ValueError, "the shape of output 'y' is"),
     "initial": ({"init_value": "0"}, TypeError, "`init_value` is a str"),
 }
 
@@ -387,6 +391,9 @@ def test_kernel_that_does_not_compile(source: str, header: str, message: str) ->
         ({"output_names": []}, "at least one output"),
         ({"input_names": ["x", "a b"]}, "k: 'a b' is not a valid name"),
         ({"input_names": ["y"]}, "k: 'y' is not a valid name"),
+        ({"input_names": ["x", "float"]}, "k: 'float' is not a valid name"),
+        ({"input_names": ["device"]}, "k: 'device' is not a valid name"),
+        ({"input_names": ["thread_position_in_grid"]}, "is not a valid name"),
         ({"input_names": [f"x{i}" for i in range(31)]}, "k: 32 buffers, but Metal has 31"),
         ({"compile_options": {"math_mode": "slow"}}, "math_mode"),
     ],

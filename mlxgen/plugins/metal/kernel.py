@@ -10,13 +10,16 @@ from typing import Any, NoReturn, SupportsFloat, SupportsIndex
 
 import mlx.core as mx
 
+from ...check.metal import POSITIONS, SCALAR_POSITIONS
 from ...emulator.translate import MAX_BUFFERS
+from ...read.names import KEYWORDS
 from . import build
 from .pretend import device_type, is_gpu
 from .signature import Declared, Form, form_of, function, type_name
 
 MAX_THREADS = 1024  # of a threadgroup
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_NAMES = "use letters, digits and _, no keyword of C++ or Metal, and each name once"
 _GROUP = "at most 1024 threads in all, at least 1 along each axis"
 
 # Whether elements that no thread writes are an error; None outside of the emulation.
@@ -33,6 +36,22 @@ def as_array(value: Any) -> mx.array:
     if isinstance(value, list | tuple):
         raise TypeError
     return value if isinstance(value, mx.array) else mx.array(value)
+
+
+def _wrong_name(names: Sequence[Any]) -> Any:
+    """Return the first name that Metal rejects or that occurs twice; None if there is none."""
+    taken = KEYWORDS | POSITIONS | SCALAR_POSITIONS
+    return next(
+        (
+            name
+            for i, name in enumerate(names)
+            if not isinstance(name, str)
+            or not _NAME.fullmatch(name)
+            or name in taken
+            or name in names[:i]
+        ),
+        None,
+    )
 
 
 def _integers(sizes: Sequence[SupportsIndex]) -> list[int]:
@@ -178,9 +197,9 @@ class EmulatedKernel:
 
     def _shape(self, name: str, shape: Any) -> list[int]:
         right = isinstance(shape, list | tuple) and all(isinstance(n, SupportsIndex) for n in shape)
-        if not right or min(shape, default=0) < 0:
+        if not right or not all(0 <= index(n) < 2**31 for n in shape):
             message = f"the shape of output '{name}' is {shape!r}"
-            self._fail(ValueError if right else TypeError, message, "give sizes of at least 0")
+            self._fail(ValueError if right else TypeError, message, "give sizes of 0 to 2147483647")
         return [*map(index, shape)]
 
     def _sizes(self, name: str, sizes: Sequence[int], help: str) -> list[int]:
@@ -192,12 +211,16 @@ class EmulatedKernel:
         return found
 
     def _template(self, given: Any) -> list[tuple[str, str, str]]:
-        found = []
+        found: list[tuple[str, str, str]] = []
         for item in given or ():
             if not isinstance(item, list | tuple) or len(item) != 2:
                 message = f"the template argument {item!r} is not a pair"
                 self._fail(TypeError, message, 'give pairs of a name and a value: [("T", dtype)]')
             name, value = item
+            names = [*self.declared.inputs, *self.declared.outputs, *(n for n, *_ in found), name]
+            if _wrong_name(names) is not None:
+                message = f"the template argument {name!r} is not a valid name"
+                self._fail(ValueError, message, _NAMES)
             if isinstance(value, bool):
                 found.append((name, "bool", str(int(value))))
             elif isinstance(value, int):
@@ -252,11 +275,11 @@ def metal_kernel(original: Callable[..., Any], mode: Mode) -> Callable[..., Emul
             compile_options,
         )
         names = (*input_names, *output_names)
-        wrong = [n for n in names if not _NAME.fullmatch(n)]
-        wrong += [n for n in names if names.count(n) > 1]
-        if wrong or not re.fullmatch(r"\w+", name, re.ASCII):
-            message = f"[metal_kernel] {name}: '{wrong[0] if wrong else name}' is not a valid name"
-            raise ValueError(f"{message}\nhelp: use letters, digits and _, and each name once")
+        valid = re.fullmatch(r"\w+", name, re.ASCII)
+        wrong = _wrong_name(names) if valid else name
+        if wrong is not None:
+            message = f"[metal_kernel] {name}: '{wrong}' is not a valid name"
+            raise ValueError(f"{message}\nhelp: {_NAMES}")
         declared = Declared(
             *(name, tuple(input_names), tuple(output_names), source, header),
             *(ensure_row_contiguous, atomic_outputs),

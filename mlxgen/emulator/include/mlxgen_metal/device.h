@@ -30,15 +30,14 @@ enum thread_scope {
   thread_scope_device,
 };
 
-#define MLXGEN_PLACE \
-  const char *file = __builtin_FILE(), int line = __builtin_LINE()
+#define MLXGEN_CALL mlxgen_metal::Call call = mlxgen_metal::Call::current()
 
-inline void threadgroup_barrier(mem_flags, MLXGEN_PLACE) {
-  mlxgen_metal::barrier("threadgroup_barrier", true, file, line);
+inline void threadgroup_barrier(mem_flags, MLXGEN_CALL) {
+  mlxgen_metal::barrier("threadgroup_barrier", true, call);
 }
-inline void simdgroup_barrier(mem_flags, MLXGEN_PLACE) {
+inline void simdgroup_barrier(mem_flags, MLXGEN_CALL) {
   char nothing = 0;
-  mlxgen_metal::exchange(&nothing, 1, "simdgroup_barrier", file, line);
+  mlxgen_metal::exchange(&nothing, 1, "simdgroup_barrier", call);
 }
 inline void atomic_thread_fence(
     mem_flags,
@@ -64,21 +63,15 @@ MLXGEN_UNWATCHED T value_of(const Lanes& lanes, uint32_t lane) {
 }
 
 template <typename T>
-Lanes share(const T& value, const char* what, const char* file, int line) {
+Lanes share(const T& value, const char* what, Call call) {
   static_assert(sizeof(T) <= 64, "too large for a simdgroup operation");
-  return exchange(&value, sizeof(T), what, file, line);
+  return exchange(&value, sizeof(T), what, call);
 }
 
 /** Reduce the active lanes of a group of 32 lanes, or of 4 (a quadgroup). */
 template <typename T, typename F>
-T reduce(
-    T value,
-    F f,
-    uint32_t group,
-    const char* what,
-    const char* file,
-    int line) {
-  auto lanes = share(value, what, file, line);
+T reduce(T value, F f, uint32_t group, const char* what, Call call) {
+  auto lanes = share(value, what, call);
   bool first = true;
   T out = value;
   uint32_t base = lanes.lane / group * group;
@@ -100,9 +93,8 @@ T scan(
     F f,
     uint32_t group,
     const char* what,
-    const char* file,
-    int line) {
-  auto lanes = share(value, what, file, line);
+    Call call) {
+  auto lanes = share(value, what, call);
   T out = start;
   uint32_t base = lanes.lane / group * group;
   for (uint32_t i = base; i < lanes.lane + inclusive; ++i) {
@@ -188,12 +180,11 @@ T fill_down(
     ushort n,
     ushort modulo,
     const char* what,
-    const char* file,
-    int line) {
+    Call call) {
   struct Both {
     T x, filling;
   } both{x, filling};
-  auto lanes = share(both, what, file, line);
+  auto lanes = share(both, what, call);
   uint32_t base = lanes.lane / modulo * modulo;
   uint32_t from = lanes.lane - base + n;
   return from < modulo ? value_of<Both>(lanes, base + from).x
@@ -207,12 +198,11 @@ T fill_up(
     ushort n,
     ushort modulo,
     const char* what,
-    const char* file,
-    int line) {
+    Call call) {
   struct Both {
     T x, filling;
   } both{x, filling};
-  auto lanes = share(both, what, file, line);
+  auto lanes = share(both, what, call);
   uint32_t base = lanes.lane / modulo * modulo;
   uint32_t at = lanes.lane - base;
   return at >= n ? value_of<Both>(lanes, base + at - n).x
@@ -244,18 +234,18 @@ class Vote {
 
 namespace metal {
 
-#define MLXGEN_SIMD_REDUCE(name, op)                           \
-  template <mlxgen_metal::Simd T>                              \
-  mlxgen_metal::Lane<T> simd_##name(T value, MLXGEN_PLACE) {   \
-    mlxgen_metal::Lane<T> x = value;                           \
-    return mlxgen_metal::reduce(                               \
-        x, mlxgen_metal::op(), 32, "simd_" #name, file, line); \
-  }                                                            \
-  template <mlxgen_metal::Simd T>                              \
-  mlxgen_metal::Lane<T> quad_##name(T value, MLXGEN_PLACE) {   \
-    mlxgen_metal::Lane<T> x = value;                           \
-    return mlxgen_metal::reduce(                               \
-        x, mlxgen_metal::op(), 4, "quad_" #name, file, line);  \
+#define MLXGEN_SIMD_REDUCE(name, op)                        \
+  template <mlxgen_metal::Simd T>                           \
+  mlxgen_metal::Lane<T> simd_##name(T value, MLXGEN_CALL) { \
+    mlxgen_metal::Lane<T> x = value;                        \
+    return mlxgen_metal::reduce(                            \
+        x, mlxgen_metal::op(), 32, "simd_" #name, call);    \
+  }                                                         \
+  template <mlxgen_metal::Simd T>                           \
+  mlxgen_metal::Lane<T> quad_##name(T value, MLXGEN_CALL) { \
+    mlxgen_metal::Lane<T> x = value;                        \
+    return mlxgen_metal::reduce(                            \
+        x, mlxgen_metal::op(), 4, "quad_" #name, call);     \
   }
 MLXGEN_SIMD_REDUCE(sum, Sum)
 MLXGEN_SIMD_REDUCE(product, Product)
@@ -266,19 +256,18 @@ MLXGEN_SIMD_REDUCE(or, Or)
 MLXGEN_SIMD_REDUCE(xor, Xor)
 #undef MLXGEN_SIMD_REDUCE
 
-#define MLXGEN_SCAN(group, lanes, name, start, inclusive, op)      \
-  template <mlxgen_metal::Simd T>                                  \
-  mlxgen_metal::Lane<T> group##_prefix_##name(T x, MLXGEN_PLACE) { \
-    using Lane = mlxgen_metal::Lane<T>;                            \
-    return mlxgen_metal::scan(                                     \
-        static_cast<Lane>(x),                                      \
-        static_cast<Lane>(start),                                  \
-        inclusive,                                                 \
-        mlxgen_metal::op(),                                        \
-        lanes,                                                     \
-        #group "_prefix_" #name,                                   \
-        file,                                                      \
-        line);                                                     \
+#define MLXGEN_SCAN(group, lanes, name, start, inclusive, op)     \
+  template <mlxgen_metal::Simd T>                                 \
+  mlxgen_metal::Lane<T> group##_prefix_##name(T x, MLXGEN_CALL) { \
+    using Lane = mlxgen_metal::Lane<T>;                           \
+    return mlxgen_metal::scan(                                    \
+        static_cast<Lane>(x),                                     \
+        static_cast<Lane>(start),                                 \
+        inclusive,                                                \
+        mlxgen_metal::op(),                                       \
+        lanes,                                                    \
+        #group "_prefix_" #name,                                  \
+        call);                                                    \
   }
 #define MLXGEN_SIMD_SCAN(name, start, inclusive, op) \
   MLXGEN_SCAN(simd, 32, name, start, inclusive, op)  \
@@ -290,14 +279,14 @@ MLXGEN_SIMD_SCAN(exclusive_product, 1, false, Product)
 #undef MLXGEN_SIMD_SCAN
 #undef MLXGEN_SCAN
 
-#define MLXGEN_SIMD_MOVE(name, from)                            \
-  template <mlxgen_metal::Simd T>                               \
-  mlxgen_metal::Lane<T> name(T value, ushort n, MLXGEN_PLACE) { \
-    mlxgen_metal::Lane<T> x = value;                            \
-    auto lanes = mlxgen_metal::share(x, #name, file, line);     \
-    [[maybe_unused]] uint32_t lane = lanes.lane;                \
-    [[maybe_unused]] uint32_t base = lane & ~3u;                \
-    return mlxgen_metal::value_of<decltype(x)>(lanes, from);    \
+#define MLXGEN_SIMD_MOVE(name, from)                           \
+  template <mlxgen_metal::Simd T>                              \
+  mlxgen_metal::Lane<T> name(T value, ushort n, MLXGEN_CALL) { \
+    mlxgen_metal::Lane<T> x = value;                           \
+    auto lanes = mlxgen_metal::share(x, #name, call);          \
+    [[maybe_unused]] uint32_t lane = lanes.lane;               \
+    [[maybe_unused]] uint32_t base = lane & ~3u;               \
+    return mlxgen_metal::value_of<decltype(x)>(lanes, from);   \
   }
 MLXGEN_SIMD_MOVE(simd_broadcast, n)
 MLXGEN_SIMD_MOVE(simd_shuffle, n)
@@ -316,65 +305,65 @@ MLXGEN_SIMD_MOVE(quad_shuffle_rotate_up, base + (lane + 4 - n % 4) % 4)
 #undef MLXGEN_SIMD_MOVE
 
 // Per group: its operations on bools, votes, first lane and shuffles that fill.
-#define MLXGEN_GROUP(group, lanes_)                                          \
-  inline bool group##_any(bool x, MLXGEN_PLACE) {                            \
-    return mlxgen_metal::reduce(                                             \
-        x, mlxgen_metal::Or(), lanes_, #group "_any", file, line);           \
-  }                                                                          \
-  inline bool group##_all(bool x, MLXGEN_PLACE) {                            \
-    return mlxgen_metal::reduce(                                             \
-        x, mlxgen_metal::And(), lanes_, #group "_all", file, line);          \
-  }                                                                          \
-  using group##_vote = mlxgen_metal::Vote<lanes_>;                           \
-  inline group##_vote group##_ballot(bool x, MLXGEN_PLACE) {                 \
-    auto lanes = mlxgen_metal::share(x, #group "_ballot", file, line);       \
-    uint64_t bits = 0;                                                       \
-    uint32_t base = lanes.lane / lanes_ * lanes_;                            \
-    for (uint32_t i = 0; i < lanes_; ++i) {                                  \
-      bool active = lanes.active >> (base + i) & 1;                          \
-      bool set = active && mlxgen_metal::value_of<bool>(lanes, base + i);    \
-      bits |= uint64_t(set) << i;                                            \
-    }                                                                        \
-    return group##_vote(bits);                                               \
-  }                                                                          \
-  inline group##_vote group##_active_threads_mask(MLXGEN_PLACE) {            \
-    return group##_ballot(true, file, line);                                 \
-  }                                                                          \
-  inline bool group##_is_helper_thread() {                                   \
-    return false;                                                            \
-  }                                                                          \
-  inline bool group##_is_first(MLXGEN_PLACE) {                               \
-    auto lanes = mlxgen_metal::share(true, #group "_is_first", file, line);  \
-    return mlxgen_metal::first_of(lanes, lanes_) == lanes.lane;              \
-  }                                                                          \
-  template <mlxgen_metal::Simd T>                                            \
-  T group##_broadcast_first(T x, MLXGEN_PLACE) {                             \
-    auto what = #group "_broadcast_first";                                   \
-    auto lanes = mlxgen_metal::share(x, what, file, line);                   \
-    auto first = mlxgen_metal::first_of(lanes, lanes_);                      \
-    return mlxgen_metal::value_of<T>(lanes, first);                          \
-  }                                                                          \
-  template <mlxgen_metal::Simd T>                                            \
-  T group##_shuffle_and_fill_down(                                           \
-      T x, T filling, ushort n, ushort modulo, MLXGEN_PLACE) {               \
-    auto what = #group "_shuffle_and_fill_down";                             \
-    return mlxgen_metal::fill_down(x, filling, n, modulo, what, file, line); \
-  }                                                                          \
-  template <mlxgen_metal::Simd T>                                            \
-  T group##_shuffle_and_fill_down(T x, T filling, ushort n, MLXGEN_PLACE) {  \
-    auto what = #group "_shuffle_and_fill_down";                             \
-    return mlxgen_metal::fill_down(x, filling, n, lanes_, what, file, line); \
-  }                                                                          \
-  template <mlxgen_metal::Simd T>                                            \
-  T group##_shuffle_and_fill_up(                                             \
-      T x, T filling, ushort n, ushort modulo, MLXGEN_PLACE) {               \
-    auto what = #group "_shuffle_and_fill_up";                               \
-    return mlxgen_metal::fill_up(x, filling, n, modulo, what, file, line);   \
-  }                                                                          \
-  template <mlxgen_metal::Simd T>                                            \
-  T group##_shuffle_and_fill_up(T x, T filling, ushort n, MLXGEN_PLACE) {    \
-    auto what = #group "_shuffle_and_fill_up";                               \
-    return mlxgen_metal::fill_up(x, filling, n, lanes_, what, file, line);   \
+#define MLXGEN_GROUP(group, lanes_)                                        \
+  inline bool group##_any(bool x, MLXGEN_CALL) {                           \
+    return mlxgen_metal::reduce(                                           \
+        x, mlxgen_metal::Or(), lanes_, #group "_any", call);               \
+  }                                                                        \
+  inline bool group##_all(bool x, MLXGEN_CALL) {                           \
+    return mlxgen_metal::reduce(                                           \
+        x, mlxgen_metal::And(), lanes_, #group "_all", call);              \
+  }                                                                        \
+  using group##_vote = mlxgen_metal::Vote<lanes_>;                         \
+  inline group##_vote group##_ballot(bool x, MLXGEN_CALL) {                \
+    auto lanes = mlxgen_metal::share(x, #group "_ballot", call);           \
+    uint64_t bits = 0;                                                     \
+    uint32_t base = lanes.lane / lanes_ * lanes_;                          \
+    for (uint32_t i = 0; i < lanes_; ++i) {                                \
+      bool active = lanes.active >> (base + i) & 1;                        \
+      bool set = active && mlxgen_metal::value_of<bool>(lanes, base + i);  \
+      bits |= uint64_t(set) << i;                                          \
+    }                                                                      \
+    return group##_vote(bits);                                             \
+  }                                                                        \
+  inline group##_vote group##_active_threads_mask(MLXGEN_CALL) {           \
+    return group##_ballot(true, call);                                     \
+  }                                                                        \
+  inline bool group##_is_helper_thread() {                                 \
+    return false;                                                          \
+  }                                                                        \
+  inline bool group##_is_first(MLXGEN_CALL) {                              \
+    auto lanes = mlxgen_metal::share(true, #group "_is_first", call);      \
+    return mlxgen_metal::first_of(lanes, lanes_) == lanes.lane;            \
+  }                                                                        \
+  template <mlxgen_metal::Simd T>                                          \
+  T group##_broadcast_first(T x, MLXGEN_CALL) {                            \
+    auto what = #group "_broadcast_first";                                 \
+    auto lanes = mlxgen_metal::share(x, what, call);                       \
+    auto first = mlxgen_metal::first_of(lanes, lanes_);                    \
+    return mlxgen_metal::value_of<T>(lanes, first);                        \
+  }                                                                        \
+  template <mlxgen_metal::Simd T>                                          \
+  T group##_shuffle_and_fill_down(                                         \
+      T x, T filling, ushort n, ushort modulo, MLXGEN_CALL) {              \
+    auto what = #group "_shuffle_and_fill_down";                           \
+    return mlxgen_metal::fill_down(x, filling, n, modulo, what, call);     \
+  }                                                                        \
+  template <mlxgen_metal::Simd T>                                          \
+  T group##_shuffle_and_fill_down(T x, T filling, ushort n, MLXGEN_CALL) { \
+    auto what = #group "_shuffle_and_fill_down";                           \
+    return mlxgen_metal::fill_down(x, filling, n, lanes_, what, call);     \
+  }                                                                        \
+  template <mlxgen_metal::Simd T>                                          \
+  T group##_shuffle_and_fill_up(                                           \
+      T x, T filling, ushort n, ushort modulo, MLXGEN_CALL) {              \
+    auto what = #group "_shuffle_and_fill_up";                             \
+    return mlxgen_metal::fill_up(x, filling, n, modulo, what, call);       \
+  }                                                                        \
+  template <mlxgen_metal::Simd T>                                          \
+  T group##_shuffle_and_fill_up(T x, T filling, ushort n, MLXGEN_CALL) {   \
+    auto what = #group "_shuffle_and_fill_up";                             \
+    return mlxgen_metal::fill_up(x, filling, n, lanes_, what, call);       \
   }
 MLXGEN_GROUP(simd, 32)
 MLXGEN_GROUP(quad, 4)
@@ -459,10 +448,10 @@ atomic_max_explicit(atomic<ulong>* object, ulong x, memory_order order) {
 } // namespace metal
 
 // A built-in below <metal_simdgroup>, which MLX's bf16_math.h calls.
-#define MLXGEN_SIMD_BUILTIN(name)       \
-  template <typename T>                 \
-  T __metal_##name(T x, MLXGEN_PLACE) { \
-    return metal::name(x, file, line);  \
+#define MLXGEN_SIMD_BUILTIN(name)      \
+  template <typename T>                \
+  T __metal_##name(T x, MLXGEN_CALL) { \
+    return metal::name(x, call);       \
   }
 MLXGEN_SIMD_BUILTIN(simd_sum)
 MLXGEN_SIMD_BUILTIN(simd_product)
@@ -477,10 +466,10 @@ inline float __metal_simd_xor(float x) {
   mlxgen_metal::unsupported("simd_xor of a float");
   return x;
 }
-#define MLXGEN_SIMD_BUILTIN(name)                 \
-  template <typename T>                           \
-  T __metal_##name(T x, ushort n, MLXGEN_PLACE) { \
-    return metal::name(x, n, file, line);         \
+#define MLXGEN_SIMD_BUILTIN(name)                \
+  template <typename T>                          \
+  T __metal_##name(T x, ushort n, MLXGEN_CALL) { \
+    return metal::name(x, n, call);              \
   }
 MLXGEN_SIMD_BUILTIN(simd_broadcast)
 MLXGEN_SIMD_BUILTIN(simd_shuffle)
@@ -490,10 +479,10 @@ MLXGEN_SIMD_BUILTIN(simd_shuffle_up)
 MLXGEN_SIMD_BUILTIN(simd_shuffle_rotate_down)
 MLXGEN_SIMD_BUILTIN(simd_shuffle_rotate_up)
 #undef MLXGEN_SIMD_BUILTIN
-#define MLXGEN_SIMD_BUILTIN(name)                                           \
-  template <typename T>                                                     \
-  T __metal_##name(T x, T filling, ushort n, ushort modulo, MLXGEN_PLACE) { \
-    return metal::name(x, filling, n, modulo, file, line);                  \
+#define MLXGEN_SIMD_BUILTIN(name)                                          \
+  template <typename T>                                                    \
+  T __metal_##name(T x, T filling, ushort n, ushort modulo, MLXGEN_CALL) { \
+    return metal::name(x, filling, n, modulo, call);                       \
   }
 MLXGEN_SIMD_BUILTIN(simd_shuffle_and_fill_down)
 MLXGEN_SIMD_BUILTIN(simd_shuffle_and_fill_up)

@@ -280,19 +280,19 @@ MLXGEN_EACH_2(min)
 MLXGEN_EACH_2(max)
 template <Single T>
 constexpr T min3(T x, T y, T z) {
-  return min(x, min(y, z));
+  return static_cast<T>(min(x, min(y, z)));
 }
 template <Single T>
 constexpr T max3(T x, T y, T z) {
-  return max(x, max(y, z));
+  return static_cast<T>(max(x, max(y, z)));
 }
 template <Single T>
 constexpr T median3(T x, T y, T z) {
-  return max(min(x, y), min(max(x, y), z));
+  return static_cast<T>(max(min(x, y), min(max(x, y), z)));
 }
 template <Single T>
 constexpr T clamp(T x, Same<T> low, Same<T> high) {
-  return min(max(x, low), high);
+  return static_cast<T>(min(max(x, low), high));
 }
 template <Single T>
 constexpr T mix(T x, T y, T a) {

@@ -32,8 +32,8 @@ using Two = metal::vec<T, 2>;
 
 /** Exchange the data of all lanes; all 32 must take part. */
 template <typename V>
-Lanes share_all(const V& value, const char* what, const char* file, int line) {
-  auto lanes = share(value, what, file, line);
+Lanes share_all(const V& value, const char* what, Call call) {
+  auto lanes = share(value, what, call);
   if (lanes.active != 0xFFFFFFFFu) {
     unsupported("operation on simdgroup matrices by less than 32 threads");
   }
@@ -80,9 +80,8 @@ struct simdgroup_matrix {
   using storage_type = vec<T, 2>;
 
   simdgroup_matrix() = default;
-  explicit simdgroup_matrix(T diagonal, MLXGEN_PLACE) {
-    auto lanes =
-        mlxgen_metal::share_all(diagonal, "simdgroup_matrix", file, line);
+  explicit simdgroup_matrix(T diagonal, MLXGEN_CALL) {
+    auto lanes = mlxgen_metal::share_all(diagonal, "simdgroup_matrix", call);
     auto place = mlxgen_metal::place_of(lanes.lane);
     for (uint i = 0; i < 2; ++i) {
       elements.set(i, place.row == place.column + i ? diagonal : T(0));
@@ -107,8 +106,8 @@ using simdgroup_bfloat8x8 = simdgroup_matrix<bfloat, 8, 8>;
 template <typename T, int Cols, int Rows = Cols>
 simdgroup_matrix<T, Cols, Rows> make_diagonal_simdgroup_matrix(
     T value,
-    MLXGEN_PLACE) {
-  return simdgroup_matrix<T, Cols, Rows>(value, file, line);
+    MLXGEN_CALL) {
+  return simdgroup_matrix<T, Cols, Rows>(value, call);
 }
 template <typename T, int Cols, int Rows = Cols>
 simdgroup_matrix<T, Cols, Rows> make_filled_simdgroup_matrix(T value) {
@@ -124,8 +123,8 @@ void simdgroup_load(
     ulong elements_per_row = 8,
     ulong2 origin = ulong2(0),
     bool transpose = false,
-    MLXGEN_PLACE) {
-  auto lanes = mlxgen_metal::share_all('\0', "simdgroup_load", file, line);
+    MLXGEN_CALL) {
+  auto lanes = mlxgen_metal::share_all('\0', "simdgroup_load", call);
   auto offsets =
       mlxgen_metal::offsets_of(lanes.lane, elements_per_row, origin, transpose);
   to.thread_elements() = vec<T, 2>(from[offsets.at[0]], from[offsets.at[1]]);
@@ -138,8 +137,8 @@ void simdgroup_store(
     ulong elements_per_row = 8,
     ulong2 origin = ulong2(0),
     bool transpose = false,
-    MLXGEN_PLACE) {
-  auto lanes = mlxgen_metal::share_all('\0', "simdgroup_store", file, line);
+    MLXGEN_CALL) {
+  auto lanes = mlxgen_metal::share_all('\0', "simdgroup_store", call);
   auto offsets =
       mlxgen_metal::offsets_of(lanes.lane, elements_per_row, origin, transpose);
   to[offsets.at[0]] = from.thread_elements().get(0);
@@ -152,15 +151,15 @@ void simdgroup_multiply_accumulate(
     simdgroup_matrix<A, 8, 8> a,
     simdgroup_matrix<B, 8, 8> b,
     simdgroup_matrix<C, 8, 8> c,
-    MLXGEN_PLACE) {
+    MLXGEN_CALL) {
   const char* what = "simdgroup_multiply_accumulate";
   float left[8];
-  auto lanes = mlxgen_metal::share_all(a.thread_elements(), what, file, line);
+  auto lanes = mlxgen_metal::share_all(a.thread_elements(), what, call);
   auto place = mlxgen_metal::place_of(lanes.lane);
   for (uint k = 0; k < 8; ++k) {
     left[k] = float(mlxgen_metal::element_of<A>(lanes, place.row, k));
   }
-  lanes = mlxgen_metal::share_all(b.thread_elements(), what, file, line);
+  lanes = mlxgen_metal::share_all(b.thread_elements(), what, call);
   for (uint i = 0; i < 2; ++i) {
     float sum = float(c.thread_elements().get(i));
     for (uint k = 0; k < 8; ++k) {
@@ -176,9 +175,9 @@ void simdgroup_multiply(
     simdgroup_matrix<D, 8, 8>& d,
     simdgroup_matrix<A, 8, 8> a,
     simdgroup_matrix<B, 8, 8> b,
-    MLXGEN_PLACE) {
+    MLXGEN_CALL) {
   auto zero = make_filled_simdgroup_matrix<float, 8>(0.0f);
-  simdgroup_multiply_accumulate(d, a, b, zero, file, line);
+  simdgroup_multiply_accumulate(d, a, b, zero, call);
 }
 
 template <typename T>

@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include <source_location>
+
 #include "mlxgen_metal/abi.h"
 
 // For functions that are not the kernel's own: races.h ignores their accesses.
@@ -44,6 +46,9 @@ struct Lanes {
   uint32_t lane;
 };
 
+/** Where a kernel calls an operation. */
+using Call = std::source_location;
+
 /** Storage of a threadgroup variable, filled with NaN bytes. */
 void* shared_storage(
     const void* key,
@@ -52,15 +57,10 @@ void* shared_storage(
     const char* name);
 
 /** Wait for the threadgroup (`whole`) or the simdgroup. */
-void barrier(const char* what, bool whole, const char* file, int line);
+void barrier(const char* what, bool whole, Call call);
 
 /** Publish a value to the other lanes of the simdgroup, and return theirs. */
-Lanes exchange(
-    const void* value,
-    size_t size,
-    const char* what,
-    const char* file,
-    int line);
+Lanes exchange(const void* value, size_t size, const char* what, Call call);
 
 /** Record an atomic write, which is no access that can be part of a race. */
 void wrote(const void* address, size_t size);

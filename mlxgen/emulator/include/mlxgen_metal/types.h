@@ -16,8 +16,10 @@ typedef unsigned long ulong;
 typedef _Float16 half;
 
 /**
- * Metal's bfloat. Every operation rounds to nearest even. Conversions to float
- * and from integers are implicit, all others explicit.
+ * Metal's bfloat. Every operation rounds to nearest even. Conversions from
+ * integers, to float and to integers other than int are implicit. The others
+ * are explicit, because Metal rejects them; that to int, because `c ? x : 0`
+ * would be ambiguous.
  */
 class bfloat {
  public:
@@ -27,10 +29,12 @@ class bfloat {
   explicit(!std::is_integral_v<T>) constexpr bfloat(T value)
       : bits_(round(static_cast<float>(value))) {}
 
-  // To types other than float explicitly: `c ? x : 0` would be ambiguous.
   template <typename T>
     requires(std::is_arithmetic_v<T> || std::is_same_v<T, half>)
-  explicit(!std::is_same_v<T, float>) constexpr operator T() const {
+  explicit(
+      std::is_same_v<T, int> ||
+      !(std::is_integral_v<T> || std::is_same_v<T, float>)) constexpr
+  operator T() const {
     return static_cast<T>(__builtin_bit_cast(float, uint32_t(bits_) << 16));
   }
 
@@ -54,8 +58,10 @@ class bfloat {
   friend constexpr float operator op(float a, bfloat b) {          \
     return a op static_cast<float>(b);                             \
   }                                                                \
-  friend constexpr float& operator op## = (float& a, bfloat b) {   \
-    return a = a op b;                                             \
+  template <typename T>                                            \
+    requires(std::is_arithmetic_v<T> || std::is_same_v<T, half>)   \
+  friend constexpr T& operator op## = (T & a, bfloat b) {          \
+    return a = static_cast<T>(a op static_cast<float>(b));         \
   }                                                                \
   template <typename T>                                            \
   constexpr bfloat& operator op## = (T b) {                        \
@@ -96,6 +102,22 @@ class bfloat {
   }
   constexpr bfloat operator+() const {
     return *this;
+  }
+  constexpr bfloat& operator++() {
+    return *this += 1;
+  }
+  constexpr bfloat operator++(int) {
+    bfloat out = *this;
+    *this += 1;
+    return out;
+  }
+  constexpr bfloat& operator--() {
+    return *this -= 1;
+  }
+  constexpr bfloat operator--(int) {
+    bfloat out = *this;
+    *this -= 1;
+    return out;
   }
 
  private:
