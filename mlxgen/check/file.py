@@ -213,25 +213,19 @@ class _File(File):
         return found, inner
 
     def pure(self, name: str) -> bool | None:
-        caller: dict[str, str] = {}
-        pending, found = [name], True
-        while pending:
-            last = pending.pop()
-            own = self._own_facts(last)
-            found &= own is not None
-            if self._pure.get(last) is False or (own and own.draws):
-                while last != name:
-                    self._pure[last] = False
-                    last = caller[last]
+        reached, pending, valid = {name}, [name], True
+        for called in pending:  # grows in the loop
+            own = self._own_facts(called)
+            valid &= own is not None
+            if self._pure.get(called) is False or (own and own.draws):
                 self._pure[name] = False
                 return False
-            for called in own.calls if own and last not in self._pure else ():
-                if called not in caller:
-                    caller[called] = last
-                    pending.append(called)
-        if not found:
+            if own and called not in self._pure:
+                pending += [other for other in own.calls if other not in reached]
+                reached.update(own.calls)
+        if not valid:
             return None
-        self._pure |= dict.fromkeys([name, *caller], True)
+        self._pure |= dict.fromkeys(reached, True)
         return True
 
     def _own_facts(self, name: str) -> Own | None:
