@@ -34,7 +34,7 @@ from ..model.signature import Signature
 from ..read.settings import Settings
 from ..read.sources import Sources
 from ..read.used import packages
-from ..read.yaml import Document, Documents
+from ..read.yaml import Documents
 from . import gradients, results
 from .arguments import read_arguments
 from .context import SIGNATURES, Context, Named, SharedState
@@ -58,7 +58,7 @@ Facts = Sequence[Fact]
 
 
 def resolve(
-    document: Document | Documents,
+    document: Documents,
     settings: Settings,
     sources: Sources,
     diags: Diagnostics,
@@ -67,7 +67,7 @@ def resolve(
     """Return the operators that have no errors, in the order of their entries.
 
     Args:
-        document: The parsed YAML, of one file or of several.
+        document: The parsed YAML.
         settings: Package name, namespace and paths.
         sources: The hand-written C++ and Metal sources.
         diags: Collects errors and warnings.
@@ -121,7 +121,7 @@ class _File(File):
 
     def __init__(
         self,
-        document: Document | Documents,
+        document: Documents,
         shared: SharedState,
         kept: Mapping[str, Reads] | None = None,
     ) -> None:
