@@ -34,7 +34,7 @@ from ..model.signature import Signature
 from ..read.settings import Settings
 from ..read.sources import Sources
 from ..read.used import packages
-from ..read.yaml import Document, Documents
+from ..read.yaml import Documents
 from . import gradients, results
 from .arguments import read_arguments
 from .context import SIGNATURES, Context, Named, SharedState
@@ -58,7 +58,7 @@ Facts = Sequence[Fact]
 
 
 def resolve(
-    document: Document | Documents,
+    document: Documents,
     settings: Settings,
     sources: Sources,
     diags: Diagnostics,
@@ -67,7 +67,7 @@ def resolve(
     """Return the operators that have no errors, in the order of their entries.
 
     Args:
-        document: The parsed YAML, of one file or of several.
+        document: The parsed YAML.
         settings: Package name, namespace and paths.
         sources: The hand-written C++ and Metal sources.
         diags: Collects errors and warnings.
@@ -121,7 +121,7 @@ class _File(File):
 
     def __init__(
         self,
-        document: Document | Documents,
+        document: Documents,
         shared: SharedState,
         kept: Mapping[str, Reads] | None = None,
     ) -> None:
@@ -213,25 +213,19 @@ class _File(File):
         return found, inner
 
     def pure(self, name: str) -> bool | None:
-        caller: dict[str, str] = {}
-        pending, found = [name], True
-        while pending:
-            last = pending.pop()
-            own = self._own_facts(last)
-            found &= own is not None
-            if self._pure.get(last) is False or (own and own.draws):
-                while last != name:
-                    self._pure[last] = False
-                    last = caller[last]
+        reached, pending, valid = {name}, [name], True
+        for called in pending:  # grows in the loop
+            own = self._own_facts(called)
+            valid &= own is not None
+            if self._pure.get(called) is False or (own and own.draws):
                 self._pure[name] = False
                 return False
-            for called in own.calls if own and last not in self._pure else ():
-                if called not in caller:
-                    caller[called] = last
-                    pending.append(called)
-        if not found:
+            if own and called not in self._pure:
+                pending += [other for other in own.calls if other not in reached]
+                reached.update(own.calls)
+        if not valid:
             return None
-        self._pure |= dict.fromkeys([name, *caller], True)
+        self._pure |= dict.fromkeys(reached, True)
         return True
 
     def _own_facts(self, name: str) -> Own | None:

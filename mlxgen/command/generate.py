@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..diagnostics import COMMAND_LINE, Diagnostics, Span
 from ..model.languages import language
@@ -18,9 +18,6 @@ from ..read.settings import Settings
 from . import MESSAGES, operators
 from .inputs import base_hash, digest, kernel_files, language_files
 from .write import Changes, Manifest, alone, foreign, reported, write
-
-if TYPE_CHECKING:
-    pass
 
 
 class Result(NamedTuple):

@@ -137,14 +137,10 @@ def chosen(
     ops = resolve(document, settings, sources, diags)
     found = select(ops, include, exclude, diags) if diags.ok else []
     check_metal(found, sources, diags)
-    wanted: set[str] = set()
-    by_name, pending = {op.name: op for op in ops}, list(found)
-    while pending:
-        op = pending.pop()
-        if op.name in wanted:
-            continue
-        wanted.add(op.name)
+    by_name, wanted = {op.name: op for op in ops}, {op.name for op in found}
+    for op in found:  # grows in the loop
         included = (sources.entries_of(header) for header in op.headers)
-        called = op.calls.union(*included)
-        pending += [by_name[name] for name in called if name in by_name]
+        more = (op.calls.union(*included) & by_name.keys()) - wanted
+        wanted |= more
+        found += map(by_name.__getitem__, more)
     return [pieces(op, settings) for op in ops if op.name in wanted] if diags.ok else []

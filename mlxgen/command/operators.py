@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import COMMAND_LINE, Diagnostics, did_you_mean
 from ..read.packages import check_requirements
@@ -64,7 +64,7 @@ def settings_of(project: Path | None, file: Path | None, diags: Diagnostics) -> 
 def plain_settings(yaml: Path) -> Settings:
     """Return the settings for a YAML file without a project."""
     folder, name = yaml.resolve().parent, "ops"
-    paths = {key: folder / path.format(name=name) for key, path in PATHS.items()}
+    paths: dict[str, Any] = {key: folder / path.format(name=name) for key, path in PATHS.items()}
     return Settings(
         root=folder,
         name=name,
@@ -72,12 +72,6 @@ def plain_settings(yaml: Path) -> Settings:
         tests=tuple(folder / path for path in TESTS),
         version="0",
         mlx=None,
-        releases=(),
-        uses=(),
-        dependencies=(),
-        languages=(),
-        called=(),
-        more=(),
         **paths | {"yaml": yaml.absolute()},
     )
 

@@ -729,29 +729,21 @@ class Compiler(Lists):
 
     # Conditions
 
-    def visit_knowing(
-        self, node: ast.expr, more: Facts, visit: Callable[[ast.expr], Value] | None = None
-    ) -> Value:
-        """Return the value of a conditional part, given more facts about optional arguments."""
+    def visit_knowing(self, node: ast.expr, more: Facts, *computed: set[str]) -> Value:
+        """Return the value of a conditional part, given more facts about optional arguments.
+
+        The `let`s that it computes are added to ``computed``.
+        """
         before, self.known = self.known, both(self.known, more)
         always, self.always = self.always, set()
         self.uncertain += 1
         try:
-            return (visit or self.visit)(node)
+            return self.visit(node)
         finally:
+            for one in computed:
+                one |= self.always
             self.known, self.always = before, always
             self.uncertain -= 1
-
-    def visit_side(self, node: ast.expr, more: Facts, sides: list[set[str]]) -> Value:
-        """Return the value of one side of a condition, and note the `let`s that it computes."""
-
-        def visit(node: ast.expr) -> Value:
-            try:
-                return self.visit(node)
-            finally:
-                sides.append(self.always)
-
-        return self.visit_knowing(node, more, visit)
 
     def facts(self, node: ast.expr, holds: bool) -> Facts:
         """Return which optional names are None if the condition ``node`` is true (or false)."""
@@ -797,13 +789,13 @@ class Compiler(Lists):
         return replace(found, kind="truth") if lists else found
 
     def visit_IfExp(self, node: ast.IfExp) -> Value:
-        sides: list[set[str]] = []
+        if_true, if_false = set[str](), set[str]()
         test, yes, no = self.all(
             partial(self.visit, node.test),
-            partial(self.visit_side, node.body, self.facts(node.test, True), sides),
-            partial(self.visit_side, node.orelse, self.facts(node.test, False), sides),
+            partial(self.visit_knowing, node.body, self.facts(node.test, True), if_true),
+            partial(self.visit_knowing, node.orelse, self.facts(node.test, False), if_false),
         )
-        self.always |= sides[0] & sides[1]
+        self.always |= if_true & if_false
         test = condition(test)
         require(*(value for value in (yes, no) if value.kind == "union"))
         case = self.assumed.get(test.cpp)

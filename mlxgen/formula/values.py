@@ -438,21 +438,16 @@ def arrays(value: Value) -> Cpp | None:
     return braces("std::vector<mx::array>", *[i.cpp for i in value.items])
 
 
-def floats(value: Value) -> Cpp | None:
-    """Convert numbers to a std::vector<double>."""
-    found = fit_all(value.items, "double")
-    return braces("std::vector<double>", *found) if found is not None else None
+def vector(slot: str, type: str, value: Value) -> Cpp | None:
+    """Convert a tuple to a std::vector of a C++ type, each item as an argument of ``slot``."""
+    found = fit_all(value.items, slot)
+    return braces(f"std::vector<{type}>", *found) if found is not None else None
 
 
 def reals(value: Value) -> Cpp | None:
     """Convert floats, but no ints, to a std::vector<double>."""
-    return floats(value) if all(item.kind == "float" for item in value.items) else None
-
-
-def nested(value: Value) -> Cpp | None:
-    """Convert lists of ints to a std::vector of std::vector<int>."""
-    found = fit_all(value.items, "ints")
-    return braces("std::vector<std::vector<int>>", *found) if found is not None else None
+    only = all(item.kind == "float" for item in value.items)
+    return vector("double", "double", value) if only else None
 
 
 Conversion = Callable[[Value], "Cpp | None"]
@@ -467,7 +462,7 @@ def _lists(slot: str) -> dict[str, Conversions]:
 # The kinds that a slot accepts, with their conversions.
 SLOTS: Mapping[str, Conversions] = {
     **{row.slot: {row.slot: as_is} for row in KINDS.values()},
-    "floats": {"floats": as_is, "tuple": floats},
+    "floats": {"floats": as_is, "tuple": partial(vector, "double", "double")},
     "reals": {"floats": as_is, "tuple": reals},
     **{slot: {slot: as_is} for slot in ("finfo", "iinfo")},
     "weak": dict.fromkeys(("array", *NUMBERS), as_is),
@@ -496,7 +491,7 @@ SLOTS: Mapping[str, Conversions] = {
     **{name: ways for slot in INT_LISTS for name, ways in _lists(slot).items()},
     **{f"{of}_list": {"tuple": partial(constants, of)} for of in ("bool", "int")},
     "double_list": {"tuple": partial(constants, "exact")},
-    "nested": {"nested": as_is, "tuple": nested},
+    "nested": {"nested": as_is, "tuple": partial(vector, "ints", "std::vector<int>")},
     "pairs": {
         **{"tuple": pairs, "pairs": as_is},
         "nested": lambda value: call("mlxgen::as_pairs", value.cpp),

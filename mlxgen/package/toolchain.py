@@ -29,6 +29,7 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -119,37 +120,33 @@ def obtain(
         BuildError: If something does not compile.
         OSError: If ``local`` is not writable either.
     """
-    shared = Cache(folder())
+    builder = _Builder(Cache(folder()), mlx, machine, given, tools, say)
     try:
-        return _Builder(shared, mlx, machine, given, tools, say).common(precompile)
+        return builder.common(precompile)
     except NoCompiler:
         raise
     except (BuildError, OSError) as error:
         text = str(error)
         why = text if len(text) < 300 else text[:300] + "..."
-        say(f"the cache {shared.root} is not used: {why}")
-        return _Builder(Cache(local), mlx, machine, given, tools, say).common(precompile)
+        say(f"the cache {builder.cache.root} is not used: {why}")
+        return replace(builder, cache=Cache(local)).common(precompile)
 
 
+@dataclass
 class _Builder:
     """Builds the parts that are not cached yet."""
 
-    def __init__(
-        self,
-        cache: Cache,
-        mlx: compat.Toolchain,
-        machine: str,
-        given: Mapping[str, str],
-        tools: Callable[[], Tools],
-        say: Callable[[str], None],
-    ) -> None:
-        self.cache = cache
-        self.mlx = mlx
-        self.machine = machine
-        self.given = dict(given)
-        self.tools = tools
-        self.say = say
-        self.emulated = self.given.get("MLXGEN_EMULATE_METAL", "OFF") == "ON"
+    cache: Cache
+    mlx: compat.Toolchain
+    machine: str
+    given: Mapping[str, str]
+    tools: Callable[[], Tools]
+    say: Callable[[str], None]
+
+    @property
+    def emulated(self) -> bool:
+        """True if Metal is emulated."""
+        return self.given.get("MLXGEN_EMULATE_METAL", "OFF") == "ON"
 
     def common(self, precompile: bool) -> Common:
         """Return the shared toolchain."""
@@ -385,15 +382,8 @@ def fetch(name: str, release: str, local: Path) -> Path:
         library = "mlx-metal" if sys.platform == "darwin" else "mlx-cpu"
         requirements.append(f"{library}=={release}")
         about = f"MLX {release} for Python {sysconfig.get_python_version()}"
-    return _fetch(requirements, about, local) / name
 
-
-def _fetch(requirements: Sequence[str], about: str, local: Path) -> Path:
-    """Return the folder into which pip installed packages.
-
-    Nothing is installed for the Python that runs: it may have other releases.
-    """
-
+    # Nothing is installed for the Python that runs: it may have other releases.
     def build(made: Path) -> Iterable[str]:
         words = ["install", "--quiet", "--disable-pip-version-check", "--retries", "1"]
         words += ["--no-deps", "--no-compile", "--target", str(made), *requirements]
@@ -403,9 +393,9 @@ def _fetch(requirements: Sequence[str], about: str, local: Path) -> Path:
     key = digest(*requirements, sysconfig.get_config_var("EXT_SUFFIX"))
     try:
         try:
-            return Cache(folder()).obtain("sources", key, about, build)
+            return Cache(folder()).obtain("sources", key, about, build) / name
         except OSError:
-            return Cache(local).obtain("sources", key, about, build)
+            return Cache(local).obtain("sources", key, about, build) / name
     except (BuildError, OSError) as error:
         raise compat.CompatError(str(error).strip().splitlines()[-1]) from None
 

@@ -86,19 +86,8 @@ class Document(YamlText):
         self.read: dict[tuple[Node, bool], Any] = {}  # containers, which aliases share
 
     @classmethod
-    def load(cls, path: str | Path, diags: Diagnostics) -> Document | None:
-        """Read a file and report errors to ``diags``; return None if no entry can be used."""
-        text = read_text(path, diags)
-        return None if text is None else cls.parse(text, str(path), diags)
-
-    @classmethod
-    def parse(cls, text: str, path: str, diags: Diagnostics) -> Document | None:
+    def parse(cls, text: str, path: str, diags: Diagnostics) -> Document:
         """Parse a string; messages refer to it as ``path``."""
-        document = cls._parsed(text, path, diags)
-        return document if document.entries or document.complete else None
-
-    @classmethod
-    def _parsed(cls, text: str, path: str, diags: Diagnostics) -> Document:
         text = text.removeprefix("\ufeff")
         document = cls(path, text, diags)
         diags.add_source(path, text)
@@ -114,11 +103,6 @@ class Document(YamlText):
                 document.lacks("no_mapping", *extent(text, node), what=what)
         return document
 
-    @property
-    def parts(self) -> Sequence[Document]:
-        """All files of these entries."""
-        return [self]
-
     def names(self) -> set[str]:
         """Return all strings that look like the name of an entry, including invalid entries."""
         found = (match[1] or match[2] for match in _NAME_IN_TEXT.finditer(self.text))
@@ -126,7 +110,7 @@ class Document(YamlText):
 
 
 class Documents:
-    """The files of entries of a project, in order. To ``resolve`` they are like one file."""
+    """The files of entries of a project, in order."""
 
     def __init__(self, parts: Sequence[Document]) -> None:
         self.parts = parts
@@ -142,7 +126,7 @@ class Documents:
     @classmethod
     def parse(cls, texts: Mapping[str, str], diags: Diagnostics) -> Documents | None:
         """Parse strings, by the path of their file; return None if one has no readable entry."""
-        parts = [Document._parsed(text, path, diags) for path, text in texts.items()]
+        parts = [Document.parse(text, path, diags) for path, text in texts.items()]
         usable = all(part.entries or part.complete or part.names() for part in parts)
         return cls(parts) if usable else None
 

@@ -20,7 +20,7 @@ from mlxgen.diagnostics import Diagnostic, Diagnostics
 from mlxgen.formula.source import parsed
 from mlxgen.model.numbers import ArrayFacts, Impossible, evaluated
 from mlxgen.read.sources import Sources
-from mlxgen.read.yaml import Document
+from mlxgen.read.yaml import Documents
 
 Check = Callable[[str], list[Diagnostic]]
 Codes = Callable[..., set[str]]
@@ -219,7 +219,7 @@ def check(tmp_path_factory: pytest.TempPathFactory) -> Check:
 
     def run(yaml: str) -> list[Diagnostic]:
         diags = Diagnostics(0)
-        document = Document.parse(yaml, "mlx_ops.yaml", diags)
+        document = Documents.parse({"mlx_ops.yaml": yaml}, diags)
         assert document is not None
         resolve(document, settings, sources, diags)
         return diags.sorted()

@@ -21,7 +21,7 @@ from mlxgen.command.fix import fix_files
 from mlxgen.diagnostics import Diagnostic, Diagnostics, Fix, applied
 from mlxgen.diagnostics.messages import messages
 from mlxgen.read.sources import Sources
-from mlxgen.read.yaml import Document
+from mlxgen.read.yaml import Documents
 
 HERE = Path(__file__).parent
 CASES = sorted((HERE / "cases").glob("*.yaml"))
@@ -55,7 +55,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 
 def check(text: str, sources: Sources) -> list[Diagnostic]:
     diags = Diagnostics(0)
-    document = Document.parse(text, "mlx_ops.yaml", diags)
+    document = Documents.parse({"mlx_ops.yaml": text}, diags)
     if document is not None:
         resolve(document, sources.settings, sources, diags)
     return diags.sorted()

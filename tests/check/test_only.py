@@ -13,7 +13,7 @@ from mlxgen.command.operators import mlx_include
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.model.op import Op
 from mlxgen.read.sources import Sources
-from mlxgen.read.yaml import Document
+from mlxgen.read.yaml import Documents
 
 CALLS = """\
 - signature: "twice(x: array) -> array"
@@ -28,7 +28,7 @@ CALLS = """\
 def looked_at(text: str, only: Collection[str] | None) -> tuple[list[Op], str]:
     diags = Diagnostics()
     settings = project.settings(project.YAML)
-    document = Document.parse(text, "ops.yaml", diags)
+    document = Documents.parse({"ops.yaml": text}, diags)
     assert document is not None
     ops = resolve(document, settings, Sources(settings, diags, mlx_include()), diags, only)
     return ops, diags.render_text()
@@ -86,9 +86,9 @@ def test_circles_through_others() -> None:
 def test_what_is_read() -> None:
     """An entry is resolved again after a change of something that it read, and of nothing else."""
 
-    def parsed(text: str) -> tuple[Document, Sources]:
+    def parsed(text: str) -> tuple[Documents, Sources]:
         diags = Diagnostics()
-        document = Document.parse(text, "ops.yaml", diags)
+        document = Documents.parse({"ops.yaml": text}, diags)
         assert document is not None
         return document, Sources(project.settings(project.YAML), diags, mlx_include())
 

@@ -16,7 +16,7 @@ from mlxgen.diagnostics import Diagnostics
 from mlxgen.model.signature import Kind, Type
 from mlxgen.plugins.diff.compare import _type, compare
 from mlxgen.read.sources import Sources
-from mlxgen.read.yaml import Document
+from mlxgen.read.yaml import Documents
 from mlxgen.render.python import op_dict
 
 Op = dict[str, Any]
@@ -124,7 +124,7 @@ def resolved(*args: str, dtypes: str = "float32") -> list[Op]:
 def described(text: str) -> list[Op]:
     """Return the operators of a file, all with the name `f`."""
     diags = Diagnostics()
-    document = Document.parse(text, "mlx_ops.yaml", diags)
+    document = Documents.parse({"mlx_ops.yaml": text}, diags)
     assert document is not None
     project = operators.plain_settings(Path("nowhere/mlx_ops.yaml"))
     ops = resolve(document, project, Sources(project, diags, None), diags)

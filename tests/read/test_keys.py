@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mlxgen.diagnostics import Diagnostics
 from mlxgen.read.keys import OpEntry
 from mlxgen.read.validate import validate
-from mlxgen.read.yaml import Document
+from mlxgen.read.yaml import Documents
 
 KEYS = st.sampled_from([field.alias or name for name, field in OpEntry.model_fields.items()])
 NAMES = st.sampled_from(["x", "cpu", "metal", "kernel", "grid", "function", "that", "else", "low"])
@@ -31,7 +31,7 @@ VALUES = st.recursive(
 def test_what_is_refused_is_reported(entry):
     text = "- " + "\n  ".join(f"{key}: {value}" for key, value in entry.items())
     diags = Diagnostics()
-    document = Document.parse(text, "ops.yaml", diags)
+    document = Documents.parse({"ops.yaml": text}, diags)
     (item,) = document.entries
     data = {key: value for key, value in item.data.items() if value is not None}
     try:

@@ -8,7 +8,7 @@ from pages import PAGES
 
 from mlxgen.diagnostics import LINE_BREAK, Diagnostics, Span
 from mlxgen.read import compose
-from mlxgen.read.yaml import Document, Entry
+from mlxgen.read.yaml import Documents, Entry
 
 LOADERS = [yaml.SafeLoader]
 if yaml.__with_libyaml__:
@@ -26,9 +26,9 @@ def loader(request, monkeypatch):
     use(request.param, monkeypatch)
 
 
-def parse(text: str) -> tuple[Document | None, Diagnostics]:
+def parse(text: str) -> tuple[Documents | None, Diagnostics]:
     diags = Diagnostics()
-    document = Document.parse(text, "ops.yaml", diags)
+    document = Documents.parse({"ops.yaml": text}, diags)
     for item in document.entries if document else ():
         assert isinstance(item.data, dict)  # errors in an entry are reported when it is read
     return document, diags
@@ -347,7 +347,7 @@ def test_files_that_are_too_large(tmp_path):
     path = tmp_path / "ops.yaml"
     path.write_text("#" * 6_000_000 + "é")
     diags = Diagnostics()
-    assert Document.load(path, diags) is None
+    assert Documents.load([str(path)], diags) is None
     assert [item.message for item in diags.sorted()] == ["the file is larger than 5 MB"]
     assert len(diags.render_text()) < 200
 
@@ -373,7 +373,7 @@ def test_files_that_cannot_be_read(tmp_path):
         if raw:
             path.write_bytes(raw)
         diags = Diagnostics()
-        assert Document.load(path, diags) is None
+        assert Documents.load([str(path)], diags) is None
         (item,) = diags.sorted()
         assert (item.code, item.span) == ("MG007", Span(str(path), *place))
 
@@ -382,13 +382,13 @@ def test_byte_order_mark_and_line_ends(tmp_path, loader):
     path = tmp_path / "ops.yaml"
     path.write_bytes("\ufeff- name: é\r\n  doc: |\r\n    a\r\n    b\r\n".encode())
     diags = Diagnostics()
-    document = Document.load(path, diags)
+    document = Documents.load([str(path)], diags)
     item = document.entries[0]
     assert diags.ok
     assert item.data == {"name": "é", "doc": "a\nb\n"}
     assert item.span(("name",)) == Span(str(path), 1, 9, 1, 10)
     assert item.text_span(("doc",), 2, 3) == Span(str(path), 4, 5, 4, 6)
-    assert document.lines == ["- name: é", "  doc: |", "    a", "    b", ""]
+    assert document.parts[0].lines == ["- name: é", "  doc: |", "    a", "    b", ""]
 
 
 # ---- places ------------------------------------------------------------------------------------
@@ -589,7 +589,7 @@ def test_entries_are_read_when_asked():
         "- {<<: *a, name: c}\n-   name: a\n    doc: |2\n        x\n"
     )
     diags = Diagnostics()
-    document = Document.parse(text, "ops.yaml", diags)
+    document = Documents.parse({"ops.yaml": text}, diags)
     a, b, again, c, d = document.entries
     assert [item.name for item in document.entries] == ["a", "b", "b", "c", "a"]
     assert b.text.startswith("signature: array b(") and b.text.endswith("doc: Twice x.\n")
