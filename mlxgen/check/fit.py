@@ -47,6 +47,7 @@ _VECTOR = re.compile(r"vec<(\w+),[234]>|(?:packed_)?([a-z]+)[234]")
 _SEVERAL = re.compile(r"[*&\])].*[*&]|\(")  # a pointer to a pointer, a reference to an array, ...
 _SHARED = ("device", "constant", "threadgroup")  # address spaces without a kernel's locals
 _CPP_SAME = {"int32_t": "int"}
+_SHARED_OUT = CppType("MLXGEN_OUT(T)")
 _MOST = 20  # mismatches of a function that are shown
 
 
@@ -123,13 +124,20 @@ class Expected(NamedTuple):
     namespaces: Namespaces = KERNEL
     metal: bool = False
     is_kernel: bool = False
+    shared: bool = False  # by C++ and Metal, whose outputs have a macro as their type
     also: Callable[[Function], Mismatch | None] = lambda function: None
 
     def declaration(self, name: str) -> Declaration:
         """Return the declaration of a function of that name that would match."""
-        params = tuple(Declared(p.types[0], p.name, p.is_output) for p in self.params if p.needed)
+        params = tuple(
+            Declared(self.shown(p)[0], p.name, p.is_output) for p in self.params if p.needed
+        )
         about = self.namespaces, self.template, self.is_kernel
         return Declaration(last_name(name), self.result, params, *about)
+
+    def shown(self, slot: Slot) -> tuple[CppType, ...]:
+        """Return the types of a parameter for messages."""
+        return (_SHARED_OUT,) if self.shared and slot.is_output else slot.types
 
     def problems(self, function: Function) -> list[Mismatch]:
         """Return the mismatches of a function."""
@@ -170,7 +178,8 @@ class Expected(NamedTuple):
             return None
         problems = ("output", "output_as") if want.is_output else ("param", "param_as")
         problem = problems[param.name not in ("", want.name)]
-        texts = [f"`{type.text(self.namespaces)}`" for type in types]
+        shown = types if self.shown(want) == want.types else self.shown(want)
+        texts = [f"`{type.text(self.namespaces)}`" for type in shown]
         return mismatch(problem, param.span, param=param, want=want, types=texts)
 
     def other_result(self, function: Function) -> Mismatch | None:

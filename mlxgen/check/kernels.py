@@ -105,7 +105,10 @@ def _scalar_function(item: Dispatch) -> Expected:
         result, to = VOID, ELEMENT._replace(mark="&", space="thread" * metal)
         params += [Slot(name, (to,), is_output=True) for name in outputs]
     elements = (FLOAT,) if metal else (FLOAT, DOUBLE)
-    return Expected(params, result, "typename T", elements, metal=metal, also=problem)
+    shared = isinstance(context.raw.dispatch, str)
+    return Expected(
+        params, result, "typename T", elements, metal=metal, shared=shared, also=problem
+    )
 
 
 def _view_function(item: Dispatch) -> Expected:

@@ -64,7 +64,7 @@ def broken_rules(reader: Reader, path: str, kernels: Iterable[Kernel] = ()) -> l
     for file in unit.files:
         found += [*_words(file, shared), *_locals(file)]
     for function in unit.functions:
-        found += _parameters(function)
+        found += _parameters(function, shared)
     found += [*_recursion(unit), *_memory(unit, kernels)]
     found += unknown_names(reader, unit, shared)
     return sorted(found, key=lambda error: (error.span.file, error.span.line, error.span.column))
@@ -90,15 +90,16 @@ def _kind(pointer: bool) -> str:
     return "pointer" if pointer else "reference"
 
 
-def _parameters(function: Function) -> Iterator[SourceError]:
-    shared = [p for p in function.params if p.pointer or p.reference]
-    for param in shared:
+def _parameters(function: Function, shared: bool) -> Iterator[SourceError]:
+    passed = [p for p in function.params if p.pointer or p.reference]
+    for param in passed:
         # An array without a mark is in the thread's memory.
         if param.space is None and ("*" in param.type or "&" in param.type):
             name = f"{param.name or param.type} of {function.name}"
-            said = MESSAGES("no_space", kind=_kind(param.pointer), name=name)
+            kind = _kind(param.pointer)
+            said = MESSAGES("no_space", "shared" * shared, kind=kind, name=name)
             yield SourceError(said, param.span)
-    buffers = sum(param.space != "threadgroup" for param in shared)
+    buffers = sum(param.space != "threadgroup" for param in passed)
     if function.is_kernel and buffers > MAX_BUFFERS:
         about = {"function": function.name, "count": buffers, "limit": MAX_BUFFERS}
         yield SourceError(MESSAGES("buffers", **about), function.span)

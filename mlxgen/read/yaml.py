@@ -388,7 +388,9 @@ class _Reader:
             odd = not isinstance(key_node, ScalarNode)
             text = self.document.text
             key = text[slice(*extent(text, key_node))] if odd else key_node.value
-            if key in data:
+            # `{x: where(c, x, 0)}` without quotes repeats a name: its mistake is the missing value.
+            by_comma = in_braces and not (top or typed) and value_node.tag == _NULL
+            if key in data and not by_comma:
                 first = next(other for other, _ in node.value if other.value == key)
                 related = [self.document.at(*extent(text, first))]
                 self.error("key_twice", key_node, key=key, related=related)

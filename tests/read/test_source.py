@@ -284,6 +284,14 @@ def test_no_value_says_what_to_write():
     ]
 
 
+def test_a_formula_in_braces_may_repeat_a_name():
+    _, diags = parse("- grad: {x: where(a, x, f(b, c))}\n- grad: {x: a, x: b}\n")
+    assert [(item.code, item.span.column) for item in diags.sorted()] == [
+        ("MG012", 23),
+        ("MG003", 16),
+    ]
+
+
 def test_a_syntax_error_costs_one_entry(loader):
     text = (
         "- name: a\n- name: b\n  doc: x: y\n- name: c\n- name: d\n  grad: [\n- name: e\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...model.cpp import ELEMENT, GENERATED, VOID, CppType, Declaration
+from ...model.cpp import ELEMENT, GENERATED, VOID, Declaration
 from ...read.settings import Settings
 
 
@@ -13,10 +13,6 @@ def kernel_stub(settings: Settings, wanted: Declaration, shared: bool) -> tuple[
     metal, name = wanted.missing_in == settings.metal, wanted.name
     views = any(p.type.name == "Out" for p in wanted.params)
     shared = shared and not (metal or views)
-    if shared:
-        out = CppType("MLXGEN_OUT(T)")
-        params = (p._replace(type=out) if p.is_output else p for p in wanted.params)
-        wanted = wanted._replace(params=tuple(params))
     if views and not {"In", "Out"}.isdisjoint(p.name for p in wanted.params):  # which hide them
         wanted = wanted._replace(namespaces=GENERATED)
     template = f"template <{wanted.template}>\n" if wanted.template else ""
