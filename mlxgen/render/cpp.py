@@ -11,7 +11,7 @@ import itertools
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from ..model.op import (
     STREAM,
     Binding,
     Condition,
+    DtypeRule,
     Expr,
     Grad,
     GradKind,
@@ -164,6 +165,15 @@ class Member(NamedTuple):
 
 class View(Op):
     """An operator for templates: the model, and properties that are derived for C++."""
+
+    op: Op
+    params: Sequence[Parameter]
+    rules: Sequence[DtypeRule]
+    arrays: Sequence[Parameter]
+    attributes: Sequence[Parameter]
+    grads: Sequence[Grad]
+    cpu: Kernel | None
+    metal: Kernel | None
 
     def __init__(self, op: Op) -> None:
         self.__dict__.update(vars(op))
