@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.special
+from mlx_aten.exported import masked
 
 INF, NAN = float("inf"), float("nan")
 HALVES = [mx.float16, mx.bfloat16]
@@ -626,3 +627,14 @@ def test_rows_without_any_score_have_no_gradient() -> None:
 
     gradient = gradients(weights, mx.zeros((2, 2)))[0]
     assert gradient.tolist() == [[0, 0], [0.25, -0.25]]
+
+
+def test_elements_outside_of_a_mask_have_no_gradient() -> None:
+    """As x[mask] = torch.acos(x[mask]) of a program."""
+
+    def changed(x: mx.array) -> mx.array:
+        elements = masked.selected(x, MASK, 0)
+        return masked.put_selected(x, MASK, 0, mx.arccos(elements))
+
+    (gradient,) = mx.vjp(changed, [A([0.0, 5, 0])], [mx.ones(3)])[1]
+    assert gradient.tolist() == [-1, 1, -1]

@@ -100,9 +100,15 @@ def _only_values(node: Node, selected: dict[str, Selection]) -> bool:
 
 
 def selected(self: mx.array, mask: mx.array, first: int) -> mx.array:
-    """Return all elements in the shape of those that a mask selects, and 1 for the others."""
+    """Return all elements in the shape of those that a mask selects, and 1 for the others.
+
+    The others get no gradient, also where that of a function at 1 is infinite.
+    """
+    import mlx_aten
+
     behind = (1,) * (self.ndim - first - mask.ndim)
-    elements = mx.where(mask.reshape(*mask.shape, *behind), self, mx.array(1, self.dtype))
+    chosen = mask.reshape(*mask.shape, *behind)
+    elements = mlx_aten.where(chosen, self, mx.array(1, self.dtype))
     return elements.reshape(*self.shape[:first], mask.size, *self.shape[first + mask.ndim :])
 
 
@@ -110,10 +116,13 @@ def put_selected(
     self: mx.array, mask: mx.array, first: int, values: mx.array, accumulate: bool = False
 ) -> mx.array:
     """Return the array with the values of all elements where a mask is true."""
+    import mlx_aten
+
     behind = (1,) * (self.ndim - first - mask.ndim)
     values = values.reshape(self.shape).astype(self.dtype)
     chosen = mask.reshape(*mask.shape, *behind)
-    return mx.where(chosen, self + values if accumulate else values, self)
+    result: mx.array = mlx_aten.where(chosen, self + values if accumulate else values, self)
+    return result
 
 
 FUNCTIONS: dict[str, Any] = {"mlx.selected": selected, "mlx.put_selected": put_selected}
