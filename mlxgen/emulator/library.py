@@ -88,6 +88,9 @@ def compiler() -> tuple[str, ...]:
     else:
         flags.append("-fsanitize-recover=bounds,alignment")
         flags += ["-mllvm", "-tsan-instrument-func-entry-exit=0"]
+    if sys.platform == "linux":
+        # Arrays larger than a stack meet the page below it, and not the stack of another thread.
+        flags.append("-fstack-clash-protection")
     flags += os.environ.get("MLXGEN_METAL_FLAGS", "").split()
     return (*used, *flags, f"-I{INCLUDE}")
 

@@ -861,7 +861,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   if (signal != SIGFPE &&
       address >= reinterpret_cast<uint8_t*>(running->stack) &&
       address < reinterpret_cast<uint8_t*>(running->stack) + page_size()) {
-    what = "stack overflow of a thread";
+    what = format(
+        "stack overflow of a thread, which has %zu KiB", stack_size / 1024);
   }
   fail(what, pc_of(context));
 }

@@ -297,6 +297,18 @@ def test_faults(name: str, emulation: Any) -> None:
     assert len(emulation.errors) == 2
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="clang does not touch all pages on macOS")
+@pytest.mark.parametrize("size", [66_000, 140_000, 1_000_000])
+def test_stacks_do_not_overlap(size: int) -> None:
+    source = f"""
+        uint i = thread_position_in_grid.x;
+        float big[{size}];
+        for (int j = 0; j < {size}; j += 100) {{ big[j + int(x[i])] = x[i]; }}
+        y[i] = big[int(x[i])];"""
+    with pytest.raises(EmulationError, match="stack overflow of a thread, which has 256 KiB, at k"):
+        mx.eval(run(source))
+
+
 def test_valid_accesses_are_no_faults() -> None:
     # 16-byte loads from a buffer whose size is no multiple of 16, and -1 as a result.
     source = """
