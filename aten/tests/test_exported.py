@@ -359,6 +359,44 @@ def test_straight_through() -> None:
     assert mx.grad(lambda old: mx.grad(loss)(old).sum())(old).tolist() == [2, 4, 6]
 
 
+@pytest.mark.parametrize("weight", [None, mx.array([0.0, 1.0])], ids=["counts", "weights"])
+def test_the_mean_loss_of_nothing_is_nan(weight: mx.array | None) -> None:
+    from mlx_aten.exported.fused import cross_entropy
+
+    logits, target = (
+        mx.array([[0.1, 2.0], [0.5, 0.1]]),
+        mx.array([-100, -100 if weight is None else 0]),
+    )
+
+    def loss(x: mx.array, target: mx.array, reduction: int = 1) -> mx.array:
+        return cross_entropy(x, target, weight, reduction, -100, 0.0, 1)
+
+    assert math.isnan(loss(logits, target).item())
+    assert mx.grad(loss)(logits, target).tolist() == [[0, 0], [0, 0]]
+    assert loss(logits, target, reduction=2).item() == 0
+    assert loss(logits, mx.array([-100, 1])).item() == pytest.approx(math.log(1 + math.exp(0.4)))
+
+
+def test_new_arrays_are_resized(tmp_path: Path) -> None:
+    from mlx_aten.exported.operators import FUNCTIONS
+
+    resize = FUNCTIONS["aten.resize_as.default"]
+    assert resize(mx.array([1, 2, 3]), mx.zeros((1, 2))).tolist() == [[1, 2]]
+    assert resize(mx.array([1, 2, 3]), mx.zeros((2, 2))).tolist() == [[1, 2], [3, 0]]
+
+    def change(described: Any) -> None:
+        graph = described["graph_module"]["graph"]
+        (node,) = (n for n in graph["nodes"] if n["target"].endswith("aten.gelu.default"))
+        x = node["inputs"][0]["arg"]
+        node["target"] = "torch.ops.aten.resize_as_.default"
+        node["inputs"] = [{"name": n, "arg": x, "kind": 1} for n in ("self", "the_template")]
+
+    resized = from_exported(edited(tmp_path / "resized.pt2", {MODEL: change}, source="mlp"))
+    same = from_exported(FOLDER / "mlp.pt2", operators={"aten.gelu": lambda x, **_: x})
+    args, _ = Recorded("mlp").arguments(same)
+    assert mx.array_equal(resized(*args)["logits"], same(*args)["logits"])
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_convolutions_by_products(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The products that are faster on the CPU compute what mlx_aten's operators do."""

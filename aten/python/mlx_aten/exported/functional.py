@@ -276,6 +276,9 @@ class _Functional:
             self.note_view(node)
             return
         target = node.inputs[0].value.name
+        if kind == "aten.resize_as":
+            self.resize(node, target)
+            return
         inputs = self.inputs(node)
         new = next(self.names)
         if kind in ("aten.zero", "aten.fill", "aten.copy"):
@@ -285,6 +288,17 @@ class _Functional:
         else:
             self.emit(Node(node.name, f"{kind}.{overload}", inputs, new, node.place))
         self.change(node, target, new)
+
+    def resize(self, node: Node, target: str) -> None:
+        """Make the result of resize_as_ an array of its own, which the old name is a view of."""
+        known = self.is_whole(Ref(target)) and target not in self.roots.values() and self.records
+        if not known:
+            self.emit(replace(node, inputs=self.inputs(node)))  # reported as missing
+            return
+        (name,) = node.outputs()
+        self.emit(replace(node, target="aten.resize_as.default", inputs=self.inputs(node)))
+        self.note(target, name, Node("", "aten.alias.default", (Input("self", Ref(name)),), target))
+        self.current[target], self.version[target] = name, self.version.get(name, 0)
 
     def into(self, node: Node, target: str) -> None:
         """Compute the new content of the argument `out`."""

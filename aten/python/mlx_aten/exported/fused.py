@@ -77,6 +77,11 @@ def cross_entropy(
         label_smoothing=label_smoothing,
         reduction=REDUCTIONS[reduction],
     )
+    if REDUCTIONS[reduction] == "mean":  # the mean of nothing is NaN in torch
+        counted = target != ignore_index
+        if weight is not None:
+            counted &= weight[mx.where(counted, target, 0)] != 0
+        loss = mx.where(mx.any(counted), loss, math.nan)
     return loss
 
 

@@ -116,6 +116,7 @@ INSTEAD = {
         ("unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "resize_", "as_strided_"),
         "use the operator without the underscore",
     ),
+    "resize_as_": "only a new array without views can be resized",
 }
 
 
@@ -152,6 +153,12 @@ def _convert_like(self: mx.array, other: mx.array, copy: bool = False, **_: None
 def _copy(self: mx.array, src: mx.array | float) -> mx.array:
     source = src.astype(self.dtype) if isinstance(src, mx.array) else mx.array(src, self.dtype)
     return mx.broadcast_to(source, self.shape)
+
+
+def _resize_as(self: mx.array, the_template: mx.array) -> mx.array:
+    """Return an array of another shape; its new elements, which torch leaves undefined, are 0."""
+    flat = self.reshape(-1)[: the_template.size]
+    return mx.pad(flat, (0, the_template.size - flat.size)).reshape(the_template.shape)
 
 
 def _size(self: mx.array, dim: int) -> int:
@@ -274,6 +281,7 @@ FUNCTIONS: dict[str, Function] = {
     "aten.to.other": _convert_like,
     "aten.type_as.default": _convert_like,
     "aten.copy.default": _copy,
+    "aten.resize_as.default": _resize_as,
     "aten.detach.default": mx.stop_gradient,
     "aten.broadcast_tensors.default": lambda tensors: mx.broadcast_arrays(*tensors),
     "aten.sym_size.int": _size,
