@@ -521,6 +521,9 @@ def test_sets_and_searches_at_the_edges() -> None:
     assert aten.searchsorted(ordered, A([NAN, 1.5, INF])).tolist() == [3, 1, 3]
     assert aten.bucketize(A([NAN, 1.5, 3]), A([1.0, 2, 3]), right=True).tolist() == [3, 1, 3]
     assert aten.mode(A([1.0, NAN, NAN, 1, 3]))[0].item() == 1
+    assert aten.mode(mx.zeros((2, 0, 3)), 0, keepdim=True)[1].shape == (1, 0, 3)
+    with pytest.raises(ValueError, match="an axis of size 0 has no mode"):
+        aten.mode(mx.zeros((2, 0, 3)), 1)
 
 
 def test_rows_without_elements() -> None:
