@@ -343,6 +343,26 @@ def test_indices_of_an_empty_axis() -> None:
         inside(mx.array([0]), mx.zeros((0, 2)), 0, None)
 
 
+def test_numbers_that_float16_lacks() -> None:
+    from mlx_aten.exported.operands import prepare
+    from mlx_aten.exported.program import Graph, Input, Node, Ref, Tensor
+
+    def targets(number: float, dtype: mx.Dtype = mx.float16) -> list[str]:
+        tensor = Tensor(dtype, (2,), (1,))
+        inputs = (Input("self", Ref("x")), Input("other", number))
+        node = Node("mul", "aten.mul.Tensor", inputs, "y")
+        graph = Graph(["x"], [Ref("y")], [node], {"x": tensor, "y": tensor})
+        prepare(graph, "test.pt2")
+        assert graph.nodes[-1].output == "y"
+        return [node.target for node in graph.nodes]
+
+    for number in (-1e9, 70000, 1e-8):
+        assert targets(number) == ["aten.to.dtype", "aten.mul.Tensor", "aten.to.dtype"]
+        assert targets(number, mx.bfloat16) == ["aten.mul.Tensor"]
+    for number in (0, -2.5, 65504, math.inf):
+        assert targets(number) == ["aten.mul.Tensor"]
+
+
 def test_straight_through() -> None:
     """New content with the gradient of the old one, in all transformations."""
     from mlx_aten.exported.quantized import straight_through

@@ -1,12 +1,14 @@
 """Makes the operands of a program what torch's operators make of them.
 
-Two rules of torch are not MLX's. In a promotion of dtypes, an array without axes counts only if it
-is of a higher kind than those with axes: bfloat16 with a 0-d float32 is bfloat16. And an index that
-is not in an array is an error, where MLX reads other memory; here it becomes the nearest index.
+Three rules of torch are not MLX's. In a promotion of dtypes, an array without axes counts only if
+it is of a higher kind than those with axes: bfloat16 with a 0-d float32 is bfloat16. A product of
+float16 and a number has the number's float32 value: 0 * -1e9 is 0. And an index that is not in an
+array is an error, where MLX reads other memory; here it becomes the nearest index.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import count
 
@@ -39,6 +41,14 @@ FILLS = {
     "aten.scatter.value": "value",
     "aten.where.ScalarSelf": "self",
     **{f"aten.{name}.default": "fill_value" for name in ("full", "full_like", "new_full")},
+}
+# These compute in float32 with a float16 array and a number, which MLX makes float16.
+SCALINGS = {
+    f"aten.{name}"
+    for name in (
+        *("mul", "multiply", "div", "divide", "true_divide"),
+        *("floor_divide", "remainder", "fmod"),
+    )
 }
 CLAMPS = {f"aten.{n}" for n in ("clamp", "clip", "clamp_min", "clamp_max")}
 KINDS = (mx.bool_, mx.integer, mx.floating, mx.complexfloating)  # in the order of promotion
@@ -118,8 +128,24 @@ class _Preparation:
         if type(number) is int:
             result = self.tensors.get(next(node.outputs(), ""))
             values[FILLS[node.target]] = _wrapped(number, result)
+        after = None
+        if base in SCALINGS and self.exceeds(node, values.get("other")):
+            values["self"] = self.made(node, "aten.to.dtype", values["self"], mx.float32)
+            wide = next(self.names)
+            back = (Input("self", Ref(wide)), Input("dtype", mx.float16))
+            after = Node(node.name, "aten.to.dtype", back, node.output, node.place)
+            node = replace(node, output=wide)
         inputs = tuple(replace(i, value=values[i.name]) for i in node.inputs)
         self.nodes.append(replace(node, inputs=inputs))
+        if after is not None:
+            self.nodes.append(after)
+
+    def exceeds(self, node: Node, number: Value) -> bool:
+        """Return whether a number next to float16 is too large or too small for it."""
+        if type(number) not in (int, float) or number == 0 or 2**-14 <= abs(number) <= 65504:
+            return False
+        types = self.type_of(node.inputs[0].value), self.tensors.get(next(node.outputs(), ""))
+        return math.isfinite(number) and all(is_dtype(found, mx.float16) for found in types)
 
     def type_of(self, value: Value) -> Tensor | None:
         return self.tensors.get(value.name) if isinstance(value, Ref) else None
