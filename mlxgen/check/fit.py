@@ -250,7 +250,10 @@ class Lookup:
         count, wanted = len(problems), expected.declaration(self.name)
         wrong = f"mismatches_of_{self.kind}" if count > 1 else f"mismatch_of_{self.kind}"
         about = {"name": self.name, "count": count, "expected": wanted}
-        said = [MESSAGES(wrong, problem=p.problem, **about, **p.about) for p in problems[:_MOST]]
+        said = [
+            MESSAGES(wrong, p.problem, problem=p.problem, **about, **p.about)
+            for p in problems[:_MOST]
+        ]
         related = [Related(one.note, p.span) for one, p in zip(said, problems, strict=False)]
         self.context.report(said[0], self.path, related=related, expected=wanted)
 

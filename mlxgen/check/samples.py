@@ -53,8 +53,12 @@ def check_samples(context: Context, arguments: Arguments) -> dict[int, Sample]:
     fitting: dict[int, Sample] = {}
     for i, sample in enumerate(context.raw.samples):
         base: Path = ("samples", i)
-        known = context.known("unknown_in_sample", sample, types, base)
-        found = {name: next(_problems(types[name], sample[name]), None) for name in known}
+        valid = [name for name in sample if name in types]
+        found = {name: next(_problems(types[name], sample[name]), None) for name in valid}
+        # YAML cuts `{x: (3, 4)}` at the comma: `4)` is another key, without a value.
+        cut = any(problem and problem.name == "parentheses" for problem in found.values())
+        names = [name for name in sample if not cut or name in types or sample[name] is not None]
+        known = context.known("unknown_in_sample", names, types, base)
         for name, problem in found.items():
             if problem:
                 _report(context, i, name, problem)
@@ -84,6 +88,8 @@ def _problems(type: Type, value: Any) -> Iterator[Problem]:
     if value is None:
         if not type.optional:
             yield Problem((), "none", {"type": type})
+    elif type.kind is not Kind.STR and isinstance(value, str) and value[:1] == "(":
+        yield Problem((), "parentheses")
     elif type.is_union and not isinstance(value, ArraySample):
         if not type.takes(value):
             yield Problem((), "union", {"choices": type.listed_choices})

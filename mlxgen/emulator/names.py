@@ -151,7 +151,7 @@ def unknown_names(reader: Reader, unit: Unit, shared: bool) -> Iterator[SourceEr
                     )
                     meant = [*FUNCTIONS, *declared]
                 near = did_you_mean(name, meant)
-                said = MESSAGES(wrong, what=what, name=name, near=near)
+                said = MESSAGES(wrong, "" if near else what, what=what, name=name, near=near)
                 yield SourceError(said, file.source.span(*place))
 
 

@@ -33,7 +33,7 @@ _MODELS: dict[str, type[Model]] = {
     "samples": ArraySample,
 }
 _FORMULAS = frozenset({"composite", "shape", "dtype", "grad", "jvp", "checks"})
-_FORMS = frozenset({"checks", "unused", "axes", "args"})  # keys with an example
+_FORMS = frozenset({"checks", "unused", "axes", "args", "let"})  # keys with an example
 _NOWHERE = object()
 _Wrong = dict[str, Any]  # pydantic's errors, by type
 

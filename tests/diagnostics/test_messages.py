@@ -22,7 +22,6 @@ ADDED = {
     "MESSAGES": set(),
     "READ": set(),
     "COMMAND": set(),
-    "_MESSAGES": set(),
     "_wrong": set(),
     "Wrong": {"guess", "here"},
     "error": {"key", "name"},
@@ -122,7 +121,7 @@ def test_parameters(table: Path) -> None:
         if all(keyword.arg for keyword in call.keywords):
             assert fields(listed[name].text) <= given | ADDED[function], name
         found.add(name)
-    assert len(found) > len(listed) // 3 or len(listed) < 3
+    assert len(found) >= len(listed) // 3
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: folder(table).name)
@@ -195,10 +194,9 @@ def test_codes_are_in_tables() -> None:
     """Code reports messages of tables only."""
     code = re.compile(r"[\"']MG\d{3}[\"']")
     files = (path for path in ROOT.rglob("*.py") if code.search(path.read_text(encoding="utf-8")))
-    # These tell diagnostics apart; built.py also passes the compiler's errors on.
+    # These tell diagnostics apart.
     assert sorted(path.relative_to(ROOT).as_posix() for path in files) == [
         "check/lets.py",
         "plugins/editor/server.py",
-        "plugins/interactive/built.py",
         "read/validate.py",
     ]

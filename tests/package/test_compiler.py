@@ -16,6 +16,7 @@ from mlxgen.__main__ import cli
 from mlxgen.diagnostics import install
 from mlxgen.emulator import cxx
 from mlxgen.package import toolchain
+from mlxgen.plugins.interactive.built import compiler_errors
 from mlxgen.plugins.rebuild import command as rebuild
 
 PROJECT = '[project]\nname = "tiny"\nversion = "1"\n[tool.mlxgen]\nname = "tiny"\n'
@@ -150,3 +151,22 @@ def test_none(command: Callable[[], str], folder: Path, monkeypatch: pytest.Monk
     said = command()
     assert "there is no C++ compiler 'clang++-99 -m64', which CXX names (clang++-99 ca" in said
     assert "change CXX, or run `get g++`" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "has_help"),
+    [
+        ("no match for call to '(mlx::core::Shape {aka SmallVector<int>}) (int)'", True),
+        ("type 'const mlx::core::Shape' does not provide a call operator", True),
+        ("'mlxgen::In<float>' {aka 'struct mlxgen::View<const float>'} has no member 'rows'", True),
+        ("no member named 'rows' in 'mlxgen::View<const float>'", True),
+        ("use of deleted function 'const T& mlxgen::Strided<T>::operator[](int64_t) const'", True),
+        ("no matching function for call to 'f(mlxgen::View<const float>&)'", False),
+        ("'fabz' was not declared in this scope", False),
+    ],
+)
+def test_members_of_views(error: str, has_help: bool) -> None:
+    """The help of an error about a missing member of a view lists the members."""
+    ((said, span, _),) = compiler_errors(f"csrc/w.h:3:5: error: {error}", lambda file: True)
+    assert (span.line, said.text) == (3, error)
+    assert ("x.shape[i]" in str(said.help)) is has_help

@@ -27,7 +27,7 @@ from ...check.file import resolve
 from ...command import operators
 from ...command.inputs import MLXGEN, contents, digest
 from ...command.write import put
-from ...diagnostics import Diagnostic, Diagnostics, Span
+from ...diagnostics import Diagnostics, Rendered, Span
 from ...model.op import Op
 from ...package import compat, toolchain
 from ...package.toolchain import Common
@@ -39,6 +39,7 @@ from ...read.sources import Sources, near
 from ...read.yaml import Documents
 from ...render.files import Pieces, package_files, pieces
 from ..common.process import link, obtain
+from . import MESSAGES
 from .inputs import Inputs
 from .request import Say
 
@@ -47,6 +48,10 @@ TOGETHER = 16  # composites in one source
 _SAID = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? *(?P<text>.*)$")
 _ERROR = re.compile(r"(?:fatal )?error: (.*)")
 _WITH = re.compile(r"\[with (.+)\]:?$")
+# A missing member of a kernel's array, in the words of GCC and Clang.
+_VIEW = re.compile(
+    r"(?=.*\b(View|Strided|Shape)\b).*(no member|no match for call|call operator|deleted)"
+)
 
 
 def _read(reader: Reader, path: Path) -> list[SourceText]:
@@ -379,11 +384,16 @@ def chosen(
     return found
 
 
-def compiler_errors(said: str, is_own: Callable[[str], bool]) -> Iterator[Diagnostic]:
-    """Yield the compiler's errors in the user's files, and errors elsewhere that they cause."""
+def compiler_errors(
+    output: str, is_own: Callable[[str], bool]
+) -> Iterator[tuple[Rendered, Span, tuple[str, ...]]]:
+    """Yield the compiler's errors in the user's files, and errors elsewhere that they cause.
+
+    Each has its location and its notes.
+    """
     led: Span | None = None
     types = ""
-    for line in said.splitlines():
+    for line in output.splitlines():
         found = _SAID.match(line)
         if found is None:
             continue
@@ -402,5 +412,6 @@ def compiler_errors(said: str, is_own: Callable[[str], bool]) -> Iterator[Diagno
             notes = [f"with {types}"] if types else []
             if place is not span:
                 notes.append(f"in {Path(file).name}:{number}")
-            yield Diagnostic("MG814", error[1], place, None, tuple(notes))
+            said = MESSAGES("not_compiled", "view" * bool(_VIEW.match(error[1])), message=error[1])
+            yield said, place, tuple(notes)
         led, types = None, ""

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ...command import operators
 from ...command.operators import plain_settings, settings_of
-from ...diagnostics import Diagnostic, Diagnostics, Related, Rendered, Span
+from ...diagnostics import Diagnostic, Diagnostics, Related, Span
 from ...package import compat, toolchain
 from ...package.cache import Cache, folder
 from ...package.toolchain import BuildError
@@ -277,10 +277,9 @@ class _Project:
 
     def _refused(self, output: str) -> None:
         """Report the compiler's errors in the functions, if the output contains any."""
-        for error in compiler_errors(output, self._is_own):
-            notes = tuple(map(self._named, error.notes))
-            said = Rendered(error.code, self._named(error.message), None)
-            self.diags.error(said, error.span, notes=notes)
+        for said, span, notes in compiler_errors(output, self._is_own):
+            said = said._replace(text=self._named(said.text))
+            self.diags.error(said, span, notes=tuple(map(self._named, notes)))
         if not self.diags.ok:
             self.fail()
 

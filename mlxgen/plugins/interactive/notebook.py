@@ -24,11 +24,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ...diagnostics.messages import Messages
+from . import MESSAGES
 from .load import check_of, obtain, progress
 from .request import Excerpt, LoadError, Request
 
-_MESSAGES = Messages(Path(__file__).with_name("messages.yaml"))
 _FENCE = re.compile(r"(```+|~~~+)\s*([\w+]*)\s*")
 _LANGUAGES = dict.fromkeys(("", "yaml", "yml"), "yaml") | {"cpp": "cpp", "c++": "cpp"}
 _LANGUAGES |= {"metal": "metal"}
@@ -104,7 +103,7 @@ def _wrong(cell: str, number: int, wrong: str, **about: str) -> LoadError:
     diags.add_source(_NAME, f"\n{cell}")
     length = len(cell.splitlines()[number])
     span = Span(_NAME, number + 2, 1, number + 2, length + 1)
-    diags.error(_MESSAGES(wrong, **about), span)
+    diags.error(MESSAGES(wrong, **about), span)
     return LoadError(diags.render_text(), diags.render_text(color=True))
 
 

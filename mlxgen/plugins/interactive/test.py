@@ -349,10 +349,10 @@ def build(found: Chosen, metal: bool, fast: bool, diags: Diagnostics) -> Path:
         return found.compile(common, emulated, used, fast, progress).obtain(mlx)
     except BuildError as error:
         own = found.settings.csrc
-        for item in compiler_errors(
+        for said, span, notes in compiler_errors(
             str(error), lambda file: Path(file).resolve().is_relative_to(own)
         ):
-            diags.repeat(item)
+            diags.error(said, span, notes=notes)
         raise
     finally:
         for one in {id(one): one for one in (common, emulated)}.values():

@@ -6,5 +6,5 @@ T thrice(T x) {
 }
 template <typename T>
 T library(T x) {
-  return std::exp(x);
+  return std::erf(x);
 }
