@@ -121,7 +121,7 @@ def test_parameters(table: Path) -> None:
         if all(keyword.arg for keyword in call.keywords):
             assert fields(listed[name].text) <= given | ADDED[function], name
         found.add(name)
-    assert len(found) >= len(listed) // 3
+    assert len(found) > len(listed) // 3 or len(listed) < 4
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: folder(table).name)
